@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training of GRUs, as isobit.torch calls it: arrays of weights and gradients are in PyTorch's gate order, r, z, n.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -117,10 +121,10 @@ void check_x(const Input& x) {
 }
 
 /// An array that may be None, which is written.
-std::optional<Output> written(const nb::any& array, const char* name) {
+std::optional<Output> written(const nb::any& array, const char* name, Dtype dtype = Dtype::kF32) {
   if (array.is_none()) return std::nullopt;
-  const Input shape(array, name, Dtype::kF32);
-  return std::optional<Output>(std::in_place, array, name, Dtype::kF32, shape.shape(), Device());
+  const Input shape(array, name, dtype);
+  return std::optional<Output>(std::in_place, array, name, dtype, shape.shape(), Device());
 }
 std::span<float> floats_of(const std::optional<Output>& output) {
   return output ? floats_of(*output) : std::span<float>();
@@ -192,10 +196,61 @@ struct GruQat {
   GruModel model;  // of the weights that it was made with
   std::shared_ptr<TableCache> tables = std::make_shared<TableCache>();
 
-  [[nodiscard]] GruModel with(const GruWeights& weights) const {
-    return take(GruModel::create(take(with_weights(model.parameters(), weights, quantization)), tables.get()));
+  [[nodiscard]] GruModel with(const GruWeights& weights, std::span<const GruGridChange> changes) const {
+    return take(GruModel::create(take(with_grids(model.parameters(), changes, weights, quantization, tables.get())),
+                                 tables.get()));
   }
 };
+
+/// A grid that can be learned: of a direction of a layer, and a tensor. Directions share x and h.
+using Learned = std::pair<int64_t, GruTensor>;
+std::vector<Learned> learned_grids(int64_t directions, int64_t count) {
+  std::vector<Learned> learned;
+  for (int64_t i = 0; i < count; ++i)
+    for (const GruTensor tensor : kGruCalibratedTensors)
+      if ((tensor != kX || i == 0) && (tensor != kH || i % directions == 0)) learned.emplace_back(i, tensor);
+  return learned;
+}
+std::vector<Learned> learned_grids(const GruModel& model) {
+  return learned_grids(model.parameters().directions, std::ssize(model.parameters().layers));
+}
+const Grid& grid_of(const GruModel& model, const Learned& which) {
+  return model.parameters().layers[static_cast<size_t>(which.first)].grids[which.second];
+}
+/// "l0.h", "l1.reverse.ih": as they are told in `bits`, but for the direction.
+std::string name_of(const Learned& which, int64_t directions) {
+  return "l" + std::to_string(which.first / directions) + (which.first % directions == 1 ? ".reverse." : ".") +
+         std::string(kGruTensorNames[which.second]);
+}
+
+void check_learned(const char* name, size_t count, size_t wanted) {
+  if (count != wanted)
+    refuse(std::string(name) + " has " + std::to_string(count) + " elements, must have " + std::to_string(wanted) +
+           ", one for each grid");
+}
+
+/// Steps 2^l; l is rounded, half to even, where scales are powers of two. None: the grids as they are.
+std::vector<GruGridChange> changes_of(const GruModel& model, const std::optional<std::vector<double>>& log2_steps) {
+  std::vector<GruGridChange> changes;
+  if (!log2_steps) return changes;
+  const std::vector<Learned> learned = learned_grids(model);
+  check_learned("log2_steps", log2_steps->size(), learned.size());
+  for (size_t i = 0; i < learned.size(); ++i) {
+    const double l = (*log2_steps)[i];
+    if (!(std::abs(l) <= 1000))
+      refuse("log2_steps[" + std::to_string(i) + "], of " + name_of(learned[i], model.parameters().directions) +
+             ", is " + std::to_string(l) + ", must be -62 to 32; lower the learning rate of grids");
+    GruGridChange& change = changes.emplace_back();
+    change.layer = learned[i].first;
+    change.tensor = learned[i].second;
+    if (grid_of(model, learned[i]).kind == ScaleKind::kPow2) {
+      change.shift = static_cast<int32_t>(-std::nearbyint(l));
+    } else {
+      change.scale = static_cast<float>(std::exp2(l));
+    }
+  }
+  return changes;
+}
 
 /// Of a pickled one: the model's file, bits, method, scale, rounding, table.
 using QatState = std::tuple<nb::bytes, std::string, std::string, std::string, std::string, std::string>;
@@ -242,20 +297,20 @@ std::vector<double> shares_of(const GruQatRun& run) {
   return shares;
 }
 
-std::vector<double> qat_forward(const GruQat& self, const nb::any& x, const nb::any& first, const Arrays& weights,
-                                const nb::any& lengths, const nb::any& mask, const nb::any& y, const nb::any& last,
-                                const nb::any& saved, Pool* pool) {
+/// Shares of clamps; for each learned grid what below, above and inside count in the gradient of log2 of its step.
+using Forwarded = std::pair<std::vector<double>, std::vector<std::array<double, 3>>>;
+
+Forwarded qat_forward(const GruQat& self, const nb::any& x, const nb::any& first, const Arrays& weights,
+                      const std::optional<std::vector<double>>& log2_steps, bool learn, const nb::any& lengths,
+                      const nb::any& mask, const nb::any& y, const nb::any& last, const nb::any& saved, Pool* pool) {
   const Input x_in(x, "x", Dtype::kF32);
   check_x(x_in);
   const Optional first_in(first, "h_0", Dtype::kF32), lengths_in(lengths, "lengths", Dtype::kS64),
       mask_in(mask, "zoneout", Dtype::kU8);
-  const std::optional<Output> y_out = written(y, "y"), last_out = written(last, "h_n");
-  std::optional<Output> saved_out;
-  if (!saved.is_none()) {
-    const Input shape(saved, "saved", Dtype::kU8);
-    saved_out.emplace(saved, "saved", Dtype::kU8, shape.shape(), Device());
-  }
+  const std::optional<Output> y_out = written(y, "y"), last_out = written(last, "h_n"),
+                              saved_out = written(saved, "saved", Dtype::kU8);
   const GruWeights of = weights_of(weights, self.model.parameters().directions, self.model.parameters().name);
+  const std::vector<GruGridChange> changes = changes_of(self.model, log2_steps);
   const nb::gil_scoped_release release;
   return with_memory("training", [&] {
     const PoolUse use(pool);
@@ -263,28 +318,60 @@ std::vector<double> qat_forward(const GruQat& self, const nb::any& x, const nb::
     options.pool = use.pool;
     options.lengths = lengths_in.values<int64_t>();
     options.zoneout_mask = mask_in.values<uint8_t>();
-    const GruQatRun run =
-        take(GruQatRun::forward(self.with(of), x_in.values<float>(), x_in.shape()[0], x_in.shape()[1], floats_of(y_out),
-                                {.first = first_in.values<float>(), .last = floats_of(last_out)}, options));
+    const GruModel model = self.with(of, changes);
+    const GruQatRun run = take(GruQatRun::forward(
+        model, x_in.values<float>(), x_in.shape()[0], x_in.shape()[1], floats_of(y_out),
+        {.first = first_in.values<float>(), .last = floats_of(last_out)}, options, {.learn_grids = learn}));
     if (saved_out) check(run.save(saved_out->bytes()));
-    return shares_of(run);
+    Forwarded forwarded{shares_of(run), {}};
+    for (const Learned& which : learned_grids(model)) {
+      const Grid& grid = grid_of(model, which);
+      forwarded.second.push_back({log2_step_gradient({.below = 1}, grid), log2_step_gradient({.above = 1}, grid),
+                                  log2_step_gradient({.inside = 1}, grid)});
+    }
+    return forwarded;
   });
 }
 
+/// grids: below, above and inside of each learned grid, [K, 3].
 void qat_backward(const nb::any& saved, const nb::any& dy, const nb::any& last_gradient, const nb::any& dx,
-                  const nb::any& first_gradient, const Arrays& gradients, Pool* pool) {
+                  const nb::any& first_gradient, const Arrays& gradients, const nb::any& grids, int directions,
+                  Pool* pool) {
   const Input saved_in(saved, "saved", Dtype::kU8), dy_in(dy, "dy", Dtype::kF32);
   const Optional last_in(last_gradient, "the gradient of h_n", Dtype::kF32);
-  const std::optional<Output> dx_out = written(dx, "dx"), first_out = written(first_gradient, "the gradient of h_0");
+  const std::optional<Output> dx_out = written(dx, "dx"), first_out = written(first_gradient, "the gradient of h_0"),
+                              grids_out = written(grids, "the gradients of grids");
   Gradients into(gradients, "gradients");
   const nb::gil_scoped_release release;
   with_memory("training", [&] {
     const PoolUse use(pool);
     const GruQatRun run = take(GruQatRun::restore(saved_in.bytes()));
+    std::vector<GruGridGradients> sums(grids_out ? into.into.size() : 0);
     check(run.backward(dy_in.values<float>(), floats_of(dx_out), into.into,
-                       {.last_gradient = last_in.values<float>(), .first_gradient = floats_of(first_out)}, use.pool));
+                       {.last_gradient = last_in.values<float>(), .first_gradient = floats_of(first_out)}, use.pool,
+                       sums));
     into.put();
+    if (!grids_out) return;
+    const std::vector<Learned> learned = learned_grids(directions, std::ssize(into.into));
+    const std::span<float> out = floats_of(grids_out);
+    check_learned("the gradients of grids", out.size(), 3 * learned.size());
+    for (size_t i = 0; i < learned.size(); ++i) {
+      const GruGridGradient& of = sums[static_cast<size_t>(learned[i].first)][learned[i].second];
+      out[3 * i] = of.below, out[3 * i + 1] = of.above, out[3 * i + 2] = of.inside;
+    }
   });
+}
+
+std::unique_ptr<GruQat> with_ranges(const GruQat& self, const std::vector<std::pair<double, double>>& ranges,
+                                    const Arrays& weights) {
+  const std::vector<Learned> learned = learned_grids(self.model);
+  check_learned("ranges", ranges.size(), learned.size());
+  std::vector<GruGridChange> changes;
+  for (size_t i = 0; i < learned.size(); ++i)
+    changes.push_back({.layer = learned[i].first, .tensor = learned[i].second, .range = ranges[i]});
+  const GruWeights of = weights_of(weights, self.model.parameters().directions, self.model.parameters().name);
+  const nb::gil_scoped_release release;
+  return std::make_unique<GruQat>(GruQat{self.settings, self.quantization, self.with(of, changes), self.tables});
 }
 
 }  // namespace
@@ -299,16 +386,49 @@ void bind_training(nb::module_& m) {
       .def(nb::new_(&make_qat), "calibrator"_a, "bits"_a, "method"_a.none(), "scale"_a, "rounding"_a, "table"_a)
       .def(
           "model",
-          [](const GruQat& self, const Arrays& weights) {
+          [](const GruQat& self, const Arrays& weights, const std::optional<std::vector<double>>& log2_steps) {
             const GruWeights of = weights_of(weights, self.model.parameters().directions, self.model.parameters().name);
+            const std::vector<GruGridChange> changes = changes_of(self.model, log2_steps);
             const nb::gil_scoped_release release;
-            return Gru(self.with(of));
+            return Gru(self.with(of, changes));
           },
-          "weights"_a, "The integer GRU of these weights.")
-      .def("forward", &qat_forward, "x"_a, "first"_a.none(), "weights"_a, "lengths"_a.none(), "mask"_a.none(), "y"_a,
-           "last"_a, "saved"_a.none(), "pool"_a.none(), "GruQatRun::forward and save; shares of clamps.")
+          "weights"_a, "log2_steps"_a.none(), "The integer GRU of these weights.")
+      .def("forward", &qat_forward, "x"_a, "first"_a.none(), "weights"_a, "log2_steps"_a.none(), "learn"_a,
+           "lengths"_a.none(), "mask"_a.none(), "y"_a, "last"_a, "saved"_a.none(), "pool"_a.none(),
+           "GruQatRun::forward and save.")
+      .def("with_ranges", &with_ranges, "ranges"_a, "weights"_a, "The same with other ranges of learned grids.")
       .def_prop_ro(
           "base", [](const GruQat& self) { return Gru(self.model); }, "Of the weights at the time of calibration.")
+      .def_prop_ro(
+          "learned",
+          [](const GruQat& self) {
+            std::vector<std::string> names;
+            for (const Learned& which : learned_grids(self.model))
+              names.push_back(name_of(which, self.model.parameters().directions));
+            return names;
+          },
+          "Names of the grids that can be learned.")
+      .def_prop_ro(
+          "log2_steps",
+          [](const GruQat& self) {
+            std::vector<double> steps;
+            for (const Learned& which : learned_grids(self.model))
+              steps.push_back(std::log2(static_cast<double>(grid_of(self.model, which).scale())));
+            return steps;
+          },
+          "Of each of them.")
+      .def_prop_ro(
+          "ranges",
+          [](const GruQat& self) {
+            std::vector<std::pair<double, double>> ranges;
+            for (const Learned& which : learned_grids(self.model)) {
+              const Grid& grid = grid_of(self.model, which);
+              ranges.emplace_back(static_cast<double>(dequantize_value(grid, grid.min())),
+                                  static_cast<double>(dequantize_value(grid, grid.max())));
+            }
+            return ranges;
+          },
+          "Of each of them.")
       .def("__getstate__",
            [](const GruQat& self) {
              const GruSettings& s = self.settings;
@@ -333,7 +453,8 @@ void bind_training(nb::module_& m) {
       },
       "from_gru"_a, "to_gru"_a, "h"_a, "out"_a, "passed"_a, "isobit::hand_over.");
   m.def("gru_qat_backward", &qat_backward, "saved"_a, "dy"_a, "last_gradient"_a.none(), "dx"_a.none(),
-        "first_gradient"_a.none(), "gradients"_a, "pool"_a.none(), "GruQatRun::restore and backward.");
+        "first_gradient"_a.none(), "gradients"_a, "grids"_a.none(), "directions"_a, "pool"_a.none(),
+        "GruQatRun::restore and backward.");
 }
 
 }  // namespace isobit::python

@@ -68,12 +68,15 @@ def equal(these, those):
 
 
 PHASES = pytest.mark.parametrize("phase", ["float", "quantized"])
+KINDS = pytest.mark.parametrize("phase", ["float", "quantized", "steps", "ranges"])
 
 
 @pytest.fixture()
 def gru(phase):
     made = quant_gru(C, H, 2, bidirectional=True)
-    return made if phase == "float" else quantized(made, bits="6")
+    if phase == "float":
+        return made
+    return quantized(made, bits="6", learn=None if phase == "quantized" else phase)
 
 
 # ---- Floats against torch
@@ -189,8 +192,9 @@ def test_zoneout_masks(phase):
 
 # ---- What is trained is what is exported
 
-@pytest.mark.parametrize("options", [{"bits": "4"}, {"bits": "8", "scale": "real", "method": "minmax"}],
-                         ids=["4 bits", "8 bits, real scales"])
+@pytest.mark.parametrize("options", [
+    {"bits": "4"}, {"bits": "8", "scale": "real", "method": "minmax"}, {"bits": "4", "learn": "steps"},
+    {"bits": "4", "learn": "steps", "scale": "real"}, {"bits": "4", "learn": "ranges"}], ids=lambda options: str(options))
 def test_the_forward_of_training_is_the_model_that_is_saved(options, tmp_path):
     torch.manual_seed(5)
     gru, head = it.QuantGRU(C, H, bidirectional=True), torch.nn.Linear(2 * H, 3)
@@ -222,15 +226,113 @@ def test_the_forward_of_training_is_the_model_that_is_saved(options, tmp_path):
         step()
     assert losses[-1] < losses[0]
     quantized(gru, x, **options)
+    if "learn" in options:
+        optimizer.add_param_group({"params": gru.grid_parameters(), "lr": 0.05})
+        learned = gru.grid_parameters()[0].detach().clone()
     start = len(losses)
     for i in range(150):
         if i % 50 == 0:
             compare()
         step()
+        if options.get("learn") == "ranges" and i % 20 == 10:
+            gru.update_grids()
+    if "learn" in options:
+        assert not torch.equal(learned.round(), gru.grid_parameters()[0].round())
     assert sum(losses[-10:]) / 10 < losses[start]
     y = compare()  # after the last step
     gru.freeze()
     assert torch.equal(compare(), y) and gru.phase == "frozen"
+
+
+def grids(gru):
+    """The first and the last grid of what is deployed."""
+    model = copy.deepcopy(gru).freeze()
+    return model.input_grid, model.output_grid
+
+
+@pytest.mark.parametrize("scale", ["pow2", "real"])
+def test_steps(scale):
+    gru = quantized(quant_gru(C, H, 2, bidirectional=True), bits="7,h=9", learn="steps", scale=scale)
+    names = gru.grid_names()
+    assert names[:7] == ["l0.x", "l0.h", "l0.ih", "l0.hh", "l0.u_in", "l0.r_in", "l0.n_in"]
+    assert names[7] == "l0.reverse.ih" and names[12:14] == ["l1.h", "l1.ih"] and len(names) == 23
+    steps, = gru.grid_parameters()
+    assert steps.shape == (23,) and set(gru.parameters()) > {steps}
+    assert [2 ** steps[names.index(name)].item() for name in ("l0.x", "l1.h")] == pytest.approx(
+        [grid["scale"] for grid in grids(gru)])
+    x, before, first = data(gru), gru(data(gru))[0].detach(), grids(gru)
+    with torch.no_grad():
+        steps[names.index("l0.x")] += 0.4 if scale == "pow2" else 0
+    assert torch.equal(gru(x)[0], before)  # a step is rounded to a power of two
+    with torch.no_grad():
+        steps[names.index("l0.x")] += 0.6 if scale == "pow2" else 1
+        steps[names.index("l1.h")] -= 1
+    assert [grid["scale"] for grid in grids(gru)] == pytest.approx([2 * first[0]["scale"], first[1]["scale"] / 2])
+    assert [grid["zero_point"] for grid in grids(gru)] == [grid["zero_point"] for grid in first]
+    assert torch.equal(copy.deepcopy(gru).freeze()(x), gru(x)[0].detach())
+    gru(x)[0].sum().backward()
+    assert torch.isfinite(steps.grad).all() and steps.grad.count_nonzero() > 15
+    steps.grad, weights = None, [p.grad.clone() for p in gru.parameters() if p is not steps]
+    gru.zero_grad()
+    steps.requires_grad_(False)  # they stay as they are
+    gru(x)[0].sum().backward()
+    assert steps.grad is None and equal(weights, [p.grad for p in gru.parameters() if p is not steps])
+    for value in (float("nan"), 40.0 if scale == "pow2" else 1e4):
+        with torch.no_grad():
+            steps[3] = value
+        with pytest.raises(isobit.InvalidArgumentError, match="l0.hh|layer 0.* hh"):
+            gru(x)
+
+
+def test_a_step_learns_its_best():
+    """From a step that is four times too wide, the gradient finds back to one whose results are near floats."""
+    gru = quant_gru(C, H)
+    x = data(gru, 30, 16)
+    with torch.no_grad():
+        wanted = gru(x)[0]
+    quantized(gru, x, bits="8,h=5", learn="steps")
+    steps, at = gru.log2_steps, gru.grid_names().index("l0.h")
+    good = steps[at].item()
+    optimizer = torch.optim.Adam([steps], lr=0.02)
+    with torch.no_grad():
+        steps[at] += 2
+    losses = []
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = (gru(x)[0] - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 4 and abs(steps[at].item() - good) < 1
+
+
+def test_ranges():
+    gru = quantized(quant_gru(C, H, 2), bits="6", learn="ranges")
+    x, ranges, names = data(gru), gru.ranges, gru.grid_names()
+    assert ranges.shape == (len(names), 2) and gru.grid_parameters() == [ranges]
+    y, model = gru(x)[0].detach(), pickle.dumps(copy.deepcopy(gru).freeze())
+    gru.update_grids()  # of the same ranges: the same grids
+    assert torch.equal(gru(x)[0], y) and pickle.dumps(copy.deepcopy(gru).freeze()) == model
+    gru(4 * x)[0].sum().backward()
+    of_x = ranges.grad[names.index("l0.x")]
+    assert of_x.count_nonzero() == 2  # numbers of x clip on both sides
+    with torch.no_grad():
+        ranges[names.index("l0.x")] *= 4
+    assert torch.equal(gru(x)[0], y)  # until they are taken
+    first = grids(gru)
+    gru.update_grids()
+    assert grids(gru)[0]["scale"] == 4 * first[0]["scale"] and grids(gru)[1] == first[1]
+    assert torch.equal(copy.deepcopy(gru).freeze()(x), gru(x)[0].detach())
+    before = grids(gru)
+    with torch.no_grad():
+        ranges[names.index("l1.h"), 1] = float("nan")
+    with pytest.raises(isobit.InvalidArgumentError, match="layer 1.* h"):
+        gru.update_grids()
+    assert grids(gru) == before
+    with pytest.raises(isobit.FailedPreconditionError, match=r"update_grids\(\) is for quantize\(learn='ranges'\)"):
+        quantized(quant_gru(C, H)).update_grids()
+    with pytest.raises(isobit.InvalidArgumentError, match="learn is 'range', must be None, 'steps' or 'ranges'"):
+        quantized(quant_gru(C, H), learn="range")
 
 
 def test_without_a_step_it_is_the_model_of_calibration():
@@ -245,7 +347,7 @@ def test_without_a_step_it_is_the_model_of_calibration():
 
 # ---- The same bytes
 
-@PHASES
+@KINDS
 def test_gradients_have_the_same_bytes_on_any_number_of_threads(phase, gru):
     x, mask = data(gru, 20, 9), torch.rand(2, 20, 9, 2 * H) < 0.9
     lengths = [20, 3, 17, 0, 20, 9, 11, 2, 20]
@@ -261,7 +363,7 @@ def test_gradients_have_the_same_bytes_on_any_number_of_threads(phase, gru):
 
 # ---- The contract of autograd
 
-@PHASES
+@KINDS
 def test_graphs_that_are_kept(phase, gru):
     y, _ = gru(data(gru))
     twice = [torch.autograd.grad(y.sin().sum(), list(gru.parameters()), retain_graph=True) for _ in range(2)]
@@ -275,7 +377,7 @@ def test_graphs_that_are_kept(phase, gru):
         loss.backward()
 
 
-@PHASES
+@KINDS
 def test_saved_tensors_must_not_change(phase, gru):
     x = data(gru)
     versions = [p._version for p in gru.parameters()]
@@ -288,7 +390,7 @@ def test_saved_tensors_must_not_change(phase, gru):
         y.sum().backward()
 
 
-@PHASES
+@KINDS
 def test_double_backward_is_refused(phase, gru):
     x = data(gru).requires_grad_()
     first = torch.autograd.grad(gru(x)[0].sin().sum(), x, create_graph=True)[0]
@@ -296,7 +398,7 @@ def test_double_backward_is_refused(phase, gru):
         first.square().sum().backward()
 
 
-@PHASES
+@KINDS
 def test_checkpoints_and_hooks_on_saved_tensors(phase, gru):
     x = data(gru)
     plain = gradients(gru, x)
@@ -318,7 +420,7 @@ def test_checkpoints_and_hooks_on_saved_tensors(phase, gru):
     assert packed
 
 
-@PHASES
+@KINDS
 def test_operators_pass_opcheck(phase, gru):
     x, weights = data(gru).requires_grad_(), gru._flat()
     h0, lengths = torch.zeros(4, N, H, requires_grad=True), torch.tensor([12, 0, 5, 12])
@@ -332,13 +434,16 @@ def test_operators_pass_opcheck(phase, gru):
                                   (y.detach(), last.detach(), x.detach(), first if first is None else first.detach(),
                                    [w.detach() for w in weights], counts, masks, y.detach(), saved, 2, True, True))
         else:
-            torch.library.opcheck(_training.qat_forward, (*arguments, gru._grids.key, 2, True, True))
-            y, last, saved = _training.qat_forward(*arguments, gru._grids.key, 2, True, True)
+            learned = gru.log2_steps
+            grids = 0 if learned is None else len(learned)
+            rest = gru._grids.key, 2, grids > 0, True, True
+            torch.library.opcheck(_training.qat_forward, (*arguments, learned, *rest))
+            y, last, saved, _ = _training.qat_forward(*arguments, learned, *rest)
             torch.library.opcheck(_training.qat_backward, (y.detach(), last.detach(), [w.detach() for w in weights],
-                                                           saved, True, True))
+                                                           saved, grids, 2, True, True))
 
 
-@PHASES
+@KINDS
 def test_compiled_without_breaks(phase, gru):
     x = data(gru)
     torch._dynamo.reset()
@@ -354,7 +459,20 @@ def test_compiled_without_breaks(phase, gru):
         assert torch.equal(compiled(x)[0], plain[0])
 
 
-@PHASES
+def test_compiled_inference():
+    gru = quantized(quant_gru(C, H, 2, bidirectional=True, batch_first=True), bits="8")
+    gru.freeze()
+    x, h0 = data(gru), torch.rand(4, N, H)
+    torch._dynamo.reset()
+    compiled = torch.compile(gru, fullgraph=True, backend="aot_eager")
+    for arguments, lengths in (((x,), None), ((x, h0), [3, 12, 0, 9]), ((x[0],), None), ((x[0], h0[:, 0]), None)):
+        assert equal(compiled(*arguments, lengths=lengths), gru(*arguments, lengths=lengths))
+    torch.library.opcheck(_training.run, (x, h0, torch.tensor([3, 12, 0, 9]), gru._model.key, True))
+    with pytest.raises(Exception, match="x requires gradients, which integers do not have"):
+        compiled(x.requires_grad_())
+
+
+@KINDS
 def test_copies(phase, gru):
     x = data(gru)
     wanted = gradients(gru, x)
@@ -363,12 +481,12 @@ def test_copies(phase, gru):
     file.seek(0)
     copies = [copy.deepcopy(gru), pickle.loads(pickle.dumps(gru)), torch.load(file, weights_only=False)]
     for copied in copies:
-        assert copied.phase == phase and equal(gradients(copied, x), wanted)
+        assert copied.phase == ("float" if phase == "float" else "quantized") and equal(gradients(copied, x), wanted)
         with torch.no_grad():
             copied.weight_ih_l0.zero_()
     assert equal(gradients(gru, x), wanted)
     copies[0].load_state_dict(gru.state_dict())  # grids stay
-    assert copies[0].phase == phase and equal(gradients(copies[0], x), wanted)
+    assert copies[0].phase == copies[1].phase and equal(gradients(copies[0], x), wanted)
 
 
 def test_backward_outlives_the_module():
@@ -433,7 +551,7 @@ WORKER = """
 """
 
 
-@PHASES
+@KINDS
 def test_distributed_data_parallel(phase, gru, tmp_path):
     x = data(gru)
     torch.save(gru, tmp_path / "gru.pt")
@@ -499,10 +617,23 @@ def test_hand_over():
     assert 0 < stopped.sum() < h.numel() and torch.equal(found[~stopped], given[~stopped])
     assert (handed.detach() - h.detach()).abs()[stopped].min() > 0
     assert torch.equal(it.hand_over(h[:, 1], encoder, decoder), handed[:, 1])
-    torch.library.opcheck(_training.hand_over, (h, encoder._grids.key, decoder._grids.key))
+    torch.library.opcheck(_training.hand_over, (h, [], [], None, None, encoder._grids.key, decoder._grids.key))
     _, last = encoder(x)
     decoder(x, it.hand_over(last, encoder, decoder))[0].sum().backward()
     assert encoder.weight_ih_l0.grad.abs().sum() > 0
+    with pytest.raises(isobit.InvalidArgumentError, match="nan|NaN"):
+        it.hand_over(torch.full((2, N, H), float("nan")), encoder, decoder)
+    steps = [quantized(copy.deepcopy(gru), x, bits="8,h=6", learn="steps") for gru in (encoder, decoder)]
+    with torch.no_grad():
+        for gru in steps:
+            gru.log2_steps[gru.grid_names().index("l0.h")] -= 2
+    deployed = [copy.deepcopy(gru).freeze() for gru in steps]
+    state = deployed[1].state_from(deployed[0], deployed[0].initial_state(N, h.detach()))
+    handed = it.hand_over(h, *steps)
+    assert torch.equal(handed.detach(), state.values(x))
+    handed.sum().backward()
+    torch.library.opcheck(_training.hand_over, (h, steps[0]._flat(), steps[1]._flat(), steps[0].log2_steps,
+                                                steps[1].log2_steps, steps[0]._grids.key, steps[1]._grids.key))
     encoder.freeze(), decoder.freeze()
     assert torch.equal(it.hand_over(h.detach(), encoder, decoder), wanted)
     with pytest.raises(isobit.InvalidArgumentError, match="nan|NaN"):

@@ -183,58 +183,91 @@ def _float_backward_results(dy: Any, dlast: Any, x: Any, h0: Any, weights: Seque
 
 
 # ---- Integers
+# learned: log2 of the steps of all grids that can be learned, [K], which the forward takes; their ranges, [K, 2], which it
+# does not take; or None. learn: whether what their gradients need is kept.
 
-def _saved_size(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int) -> Any:
+def _saved_size(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int, learn: bool) -> Any:
     """GruQatRun::saved_size()."""
     steps, batch, inputs, hidden, layers = _sizes(x, weights, directions)
-    states = layers * directions * hidden
-    size = 64 + steps * batch * (5 * inputs + states * (4 + 18 + (0 if zoneout is None else 1)))
+    units = layers * directions * hidden
+    of_unit = 22 + (42 if learn else 0) + (0 if zoneout is None else 1)
+    size = 64 + steps * batch * (inputs * (12 if learn else 6) + units * of_unit)
     size += sum(4 * weight.shape[0] * weight.shape[1] for weight in weights if weight.dim() == 2)
-    return size + (0 if lengths is None else 8 * batch) + (0 if h0 is None else 5 * states * batch)
+    return size + (0 if lengths is None else 8 * batch) + (0 if h0 is None else 6 * units * batch)
 
 
-def _qat_forward(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, key: int, directions: int,
-                 keep: bool, check: bool) -> tuple[Any, Any, Any]:
+def _steps(learned: Any) -> list[float] | None:
+    return None if learned is None or learned.dim() != 1 else learned.tolist()
+
+
+def _qat_forward(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, learned: Any, key: int,
+                 directions: int, learn: bool, keep: bool, check: bool) -> tuple[Any, Any, Any, Any]:
     _refuse_lengths(lengths, x.shape[0])
-    y, last, saved = _qat_results(x, h0, weights, lengths, zoneout, key, directions, keep, check)
-    shares = found(key).forward(_contiguous(x), _contiguous(h0), [_contiguous(w) for w in weights],
-                                _contiguous(lengths), _contiguous(zoneout), y, last, saved if keep else None, _pool())
+    y, last, saved, _ = _qat_results(x, h0, weights, lengths, zoneout, learned, key, directions, learn, keep, check)
+    shares, slopes = found(key).forward(_contiguous(x), _contiguous(h0), [_contiguous(w) for w in weights],
+                                        _steps(learned), learn, _contiguous(lengths), _contiguous(zoneout), y, last,
+                                        saved if keep else None, _pool())
     if keep:
         _warn_of_clipping(shares, directions)
-    return y, last, saved
+    return y, last, saved, torch.tensor(slopes if learn else [], dtype=torch.float64)
 
 
-def _qat_results(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, key: int, directions: int,
-                 keep: bool, check: bool) -> tuple[Any, Any, Any]:
-    size = _saved_size(x, h0, weights, lengths, zoneout, directions) if keep else 0
-    return *_results(x, weights, directions), x.new_empty((size,), dtype=torch.uint8)
+def _qat_results(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, learned: Any, key: int,
+                 directions: int, learn: bool, keep: bool, check: bool) -> tuple[Any, Any, Any, Any]:
+    size = _saved_size(x, h0, weights, lengths, zoneout, directions, learn) if keep else 0
+    slopes = x.new_empty((learned.shape[0], 3) if learn else (0,), dtype=torch.float64)
+    return *_results(x, weights, directions), x.new_empty((size,), dtype=torch.uint8), slopes
 
 
-def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, wants_dx: bool, check: bool) -> list[Any]:
+def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: int, directions: int, wants_dx: bool,
+                  check: bool) -> list[Any]:
     if check:
         _refuse_not_finite(dy, "y")
         _refuse_not_finite(dlast, "h_n")
-    made = _gradients(dy, dlast, weights, wants_dx)
-    _isobit.gru_qat_backward(_contiguous(saved), _contiguous(dy), _contiguous(dlast), made[0] if wants_dx else None,
-                             made[1], made[2:], _pool())
-    _warn_of_explosion((dy, dlast), made[2:])
+    made = _qat_gradients_of(dy, dlast, weights, saved, grids, directions, wants_dx, check)
+    _isobit.gru_qat_backward(_contiguous(saved), _contiguous(dy), _contiguous(dlast), made[1] if wants_dx else None,
+                             made[2], made[3:], made[0] if grids else None, directions, _pool())
+    _warn_of_explosion((dy, dlast), made[3:])
     return made
 
 
-def _qat_backward_results(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, wants_dx: bool,
-                          check: bool) -> list[Any]:
-    return _gradients(dy, dlast, weights, wants_dx)
+def _qat_gradients_of(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: int, directions: int,
+                      wants_dx: bool, check: bool) -> list[Any]:
+    return [dy.new_empty((grids, 3)), *_gradients(dy, dlast, weights, wants_dx)]
 
 
-def _hand_over(h: Any, from_key: int, to_key: int) -> tuple[Any, Any]:
-    out, passed = _hand_over_results(h, from_key, to_key)
-    first, second = (core.base if isinstance(core, _isobit.GruQat) else core for core in map(found, (from_key, to_key)))
-    _isobit.gru_hand_over(first, second, _contiguous(h), out, passed)
+def _hand_over(h: Any, from_weights: Sequence[Any], to_weights: Sequence[Any], from_learned: Any, to_learned: Any,
+               from_key: int, to_key: int) -> tuple[Any, Any]:
+    models = []
+    for key, weights, learned in ((from_key, from_weights, from_learned), (to_key, to_weights, to_learned)):
+        core = found(key)
+        if isinstance(core, _isobit.GruQat):  # grids are those of weights at any time, but for steps that are learned
+            steps = _steps(learned)
+            core = core.base if steps is None else core.model([_contiguous(w) for w in weights], steps)
+        models.append(core)
+    out, passed = h.new_empty(h.shape), h.new_empty(h.shape, dtype=torch.uint8)
+    _isobit.gru_hand_over(models[0], models[1], _contiguous(h), out, passed)
     return out, passed
 
 
-def _hand_over_results(h: Any, from_key: int, to_key: int) -> tuple[Any, Any]:
+def _hand_over_results(h: Any, from_weights: Sequence[Any], to_weights: Sequence[Any], from_learned: Any,
+                       to_learned: Any, from_key: int, to_key: int) -> tuple[Any, Any]:
     return h.new_empty(h.shape), h.new_empty(h.shape, dtype=torch.uint8)
+
+
+def _run(x: Any, h0: Any, lengths: Any, key: int, batch_first: bool) -> tuple[Any, Any]:
+    """A frozen model on x [T, N, C], or [N, T, C] with batch_first, on any device."""
+    model = found(key)
+    state = model.initial_state(x.shape[0 if batch_first else 1], h0, like=x)
+    y = model(x, state, lengths=lengths, batch_first=batch_first, whole_sequence=True)
+    return y, state.values(x)
+
+
+def _run_results(x: Any, h0: Any, lengths: Any, key: int, batch_first: bool) -> tuple[Any, Any]:
+    model = found(key)
+    batch = x.shape[0 if batch_first else 1]
+    return (x.new_empty((*x.shape[:2], model.output_size)),
+            x.new_empty((model.layers * model.directions, batch, model.hidden_size)))
 
 
 # ---- Registration
@@ -242,14 +275,18 @@ def _hand_over_results(h: Any, from_key: int, to_key: int) -> tuple[Any, Any]:
 _WEIGHTS = "Tensor x, Tensor? h0, Tensor[] weights, Tensor? lengths, Tensor? zoneout, "
 
 
-def _operator(name: str, schema: str, run: Any, results: Any) -> Any:
-    made = torch.library.custom_op(f"isobit::{name}", run, mutates_args=(), device_types="cpu", schema=schema)
+def _operator(name: str, schema: str, run: Any, results: Any, device: str | None = "cpu") -> Any:
+    made = torch.library.custom_op(f"isobit::{name}", run, mutates_args=(), device_types=device, schema=schema)
     made.register_fake(results)
     return made
 
 
 def _never(ctx: Any, *gradients: Any) -> Any:
     raise NotSupportedError("double backward: QuantGRU has no gradient of its gradients; leave create_graph out")
+
+
+def _refuse_gradients(ctx: Any, *gradients: Any) -> Any:
+    raise NotSupportedError("x requires gradients, which integers do not have; pass x.detach()")
 
 
 float_forward = _operator("gru_float_forward", f"({_WEIGHTS}int directions, bool check) -> (Tensor, Tensor, Tensor)",
@@ -260,14 +297,18 @@ float_backward = _operator(
     _float_backward, _float_backward_results)
 qat_forward = _operator(
     "gru_qat_forward",
-    f"({_WEIGHTS}int key, int directions, bool keep, bool check) -> (Tensor, Tensor, Tensor)",
-    _qat_forward, _qat_results)
+    f"({_WEIGHTS}Tensor? learned, int key, int directions, bool learn, bool keep, bool check) -> "
+    "(Tensor, Tensor, Tensor, Tensor)", _qat_forward, _qat_results)
 qat_backward = _operator(
     "gru_qat_backward",
-    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, bool wants_dx, bool check) -> Tensor[]",
-    _qat_backward, _qat_backward_results)
-hand_over = _operator("gru_hand_over", "(Tensor h, int from_key, int to_key) -> (Tensor, Tensor)", _hand_over,
-                      _hand_over_results)
+    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, int grids, int directions, bool wants_dx, bool check) -> "
+    "Tensor[]", _qat_backward, _qat_gradients_of)
+hand_over = _operator(
+    "gru_hand_over",
+    "(Tensor h, Tensor[] from_weights, Tensor[] to_weights, Tensor? from_learned, Tensor? to_learned, int from_key, "
+    "int to_key) -> (Tensor, Tensor)", _hand_over, _hand_over_results)
+run = _operator("gru_run", "(Tensor x, Tensor? h0, Tensor? lengths, int key, bool batch_first) -> (Tensor, Tensor)",
+                _run, _run_results, device=None)
 
 
 # ---- Autograd
@@ -301,27 +342,40 @@ def _float_gradients(ctx: Any, dy: Any, dlast: Any, _: Any) -> tuple[Any, ...]:
 
 
 def _qat_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    x, h0, weights, _, _, _, directions, keep, check = inputs
+    x, h0, weights, _, _, learned, _, directions, learn, keep, check = inputs
     if not keep:
         raise FailedPreconditionError("gru_qat_forward: keep is False, must be True where gradients are wanted")
     _keep(ctx, x, h0, weights, directions, check)
-    ctx.save_for_backward(output[2], *weights)
+    _, _, saved, slopes = output
+    ctx.grids = learned.shape[0] if learn else 0
+    ctx.of_steps = learn and learned.dim() == 1
+    ctx.mark_non_differentiable(saved, slopes)
+    ctx.save_for_backward(saved, slopes, *weights)
 
 
-def _qat_gradients(ctx: Any, dy: Any, dlast: Any, _: Any) -> tuple[Any, ...]:
-    saved, *weights = ctx.saved_tensors
-    dx, dh0, *dweights = qat_backward(_given(dy, ctx.y_shape, weights[0]), _given(dlast, ctx.last_shape, weights[0]),
-                                      weights, saved, ctx.needs_input_grad[0], ctx.check)
-    return (dx if ctx.needs_input_grad[0] else None, dh0 if ctx.has_first else None, dweights, *[None] * 6)
+def _qat_gradients(ctx: Any, dy: Any, dlast: Any, *_: Any) -> tuple[Any, ...]:
+    saved, slopes, *weights = ctx.saved_tensors
+    like = weights[0]
+    sums, dx, dh0, *dweights = qat_backward(_given(dy, ctx.y_shape, like), _given(dlast, ctx.last_shape, like), weights,
+                                            saved, ctx.grids, ctx.directions, ctx.needs_input_grad[0], ctx.check)
+    dlearned = None
+    if ctx.of_steps:
+        dlearned = (sums.double() * slopes).sum(1).to(sums.dtype)
+    elif ctx.grids:
+        dlearned = sums[:, :2]  # below and above: of the ends
+    return (dx if ctx.needs_input_grad[0] else None, dh0 if ctx.has_first else None, dweights, None, None, dlearned,
+            *[None] * 5)
 
 
 def _hand_over_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    ctx.counts = len(inputs[1]), len(inputs[2])
     ctx.save_for_backward(output[1])
 
 
 def _hand_over_gradients(ctx: Any, gradient: Any, _: Any) -> tuple[Any, ...]:
     passed, = ctx.saved_tensors
-    return gradient * passed, None, None
+    first, second = ctx.counts
+    return (gradient * passed, [None] * first, [None] * second, *[None] * 4)
 
 
 float_forward.register_autograd(_float_gradients, setup_context=_float_setup)
@@ -329,3 +383,4 @@ qat_forward.register_autograd(_qat_gradients, setup_context=_qat_setup)
 hand_over.register_autograd(_hand_over_gradients, setup_context=_hand_over_setup)
 for _backward in (float_backward, qat_backward):
     _backward.register_autograd(_never)
+run.register_autograd(_refuse_gradients)

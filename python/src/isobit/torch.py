@@ -136,6 +136,8 @@ class QuantGRU(torch.nn.RNNBase):
     _calibrator: isobit.Calibrator | None
     _grids: _training.Registered | None  # of an _isobit.GruQat
     _model: _training.Registered | None  # of an isobit.Gru
+    log2_steps: torch.nn.Parameter | None
+    ranges: torch.nn.Parameter | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("proj_size"):
@@ -143,6 +145,8 @@ class QuantGRU(torch.nn.RNNBase):
         super().__init__("GRU", *args, **kwargs)
         self.check_finite = True
         self._calibrator = self._grids = self._model = None
+        self.register_parameter("log2_steps", None)
+        self.register_parameter("ranges", None)
 
     @classmethod
     def from_float(cls, module: torch.nn.GRU) -> QuantGRU:
@@ -170,37 +174,73 @@ class QuantGRU(torch.nn.RNNBase):
 
         calibrating() calls it. Grids that were there are gone; weights stay.
         """
-        self._model = self._grids = None
+        self._model = self._grids = self.log2_steps = self.ranges = None
         self._calibrator = isobit.Calibrator(gru_weights(self), method=method)
 
     def quantize(self, *, bits: str = "8", method: str | None = "sqnr", scale: str = "pow2",
-                 rounding: str = "nearest_even", table: str = "default") -> None:
+                 rounding: str = "nearest_even", table: str = "default", learn: str | None = None) -> None:
         """From here to freeze(), forward is the integer GRU of the current weights, on grids of what was observed.
 
-        method: how the ranges of activations are chosen; None: that of calibrating(). The others: as in
-        Calibrator.finish(). Raises FailedPreconditionError before anything was observed, and OverflowError, which names
-        the tensor that does not fit.
+        method: how the ranges of activations are chosen; None: that of calibrating(). learn: how they change after that.
+
+        None      not at all
+        "steps"   the parameter `log2_steps` [K] has log2 of the step of each grid, and every call takes 2^round(l) (with
+                  real scales 2^l). Bits and zero points stay. Its gradient goes straight through the rounding.
+        "ranges"  the parameter `ranges` [K, 2] has the ends of each grid, whose gradients are those of the numbers that
+                  clip there. update_grids() takes them, at the end of an epoch, say.
+
+        K grids are learned, by the names in grid_names(); give grid_parameters() to an optimiser, at a rate of 0.01 or
+        so, before a DistributedDataParallel is made. The other arguments: as in Calibrator.finish(). Raises
+        FailedPreconditionError before anything was observed, and OverflowError, which names the tensor that does not
+        fit.
         """
+        if learn not in (None, "steps", "ranges"):
+            raise isobit.InvalidArgumentError(f"learn is {learn!r}, must be None, 'steps' or 'ranges'")
         if self._calibrator is None:
             raise isobit.FailedPreconditionError("quantize() before calibrate(): run data within calibrating(model)")
-        self._grids = _training.Registered(_isobit.GruQat(self._calibrator, bits, method, scale, rounding, table))
+        core = _isobit.GruQat(self._calibrator, bits, method, scale, rounding, table)
+        if learn == "steps":
+            self.log2_steps = torch.nn.Parameter(torch.tensor(core.log2_steps))
+        elif learn == "ranges":
+            self.ranges = torch.nn.Parameter(torch.tensor(core.ranges))
+        self._grids = _training.Registered(core)
         self._calibrator = None
+
+    def grid_names(self) -> list[str]:
+        """What each element of grid_parameters() is of: "l0.x", "l0.h", "l0.ih", ..., "l0.reverse.ih"."""
+        return [] if self._grids is None else list(self._grids.core.learned)
+
+    def grid_parameters(self) -> list[torch.nn.Parameter]:
+        """The parameters of quantize(learn=...), for an optimiser; none where grids are fixed."""
+        return [parameter for parameter in (self.log2_steps, self.ranges) if parameter is not None]
+
+    def update_grids(self) -> None:
+        """Takes `ranges`, of quantize(learn="ranges"): grids and tables are derived anew for them.
+
+        Raises InvalidArgumentError, which names the tensor, for a range that has no grid; grids stay as they are then.
+        """
+        if self._grids is None or self.ranges is None:
+            raise isobit.FailedPreconditionError("update_grids() is for quantize(learn='ranges'); there are no ranges")
+        weights = [weight.detach() for weight in self._flat()]
+        self._grids = _training.Registered(self._grids.core.with_ranges(self.ranges.tolist(), weights))
 
     def freeze(self, **options: Any) -> isobit.Gru:
         """The integer model, of the weights and grids that were trained or of what was observed. forward is it from here.
 
-        options: of Calibrator.finish(), where quantize() was not called.
+        Steps that are learned are taken as forward does; ranges are those of the last update_grids(). options: of
+        Calibrator.finish(), where quantize() was not called.
         """
         if self._grids is not None:
             if options:
                 raise isobit.InvalidArgumentError(f"freeze() after quantize() is given {', '.join(sorted(options))}; "
                                                   "must be without options, which quantize() had")
-            model: isobit.Gru = self._grids.core.model([weight.detach() for weight in self._flat()])
+            steps = None if self.log2_steps is None else self.log2_steps.tolist()
+            model: isobit.Gru = self._grids.core.model([weight.detach() for weight in self._flat()], steps)
         elif self._calibrator is not None:
             model = self._calibrator.finish(**options)
         else:
             raise isobit.FailedPreconditionError("freeze() before calibrate(): run data within calibrating(model)")
-        self._calibrator = self._grids = None
+        self._calibrator = self._grids = self.log2_steps = self.ranges = None
         self._model = _training.Registered(model)
         return model
 
@@ -227,20 +267,26 @@ class QuantGRU(torch.nn.RNNBase):
             x, counts = pad_packed_sequence(packed)
         batch_first = self.batch_first and packed is None and x.dim() == 3
         if self._model is not None:
-            y, last = self._infer(x, hx, counts, zoneout, batch_first)
+            y, last = self._infer(self._model, x, hx, counts, zoneout, batch_first)
         else:
             y, last = self._train(x, hx, counts, zoneout, batch_first)
         if packed is not None:
             y = pack_padded_sequence(y, counts, enforce_sorted=packed.sorted_indices is None)
         return y, last
 
-    def _infer(self, x: torch.Tensor, hx: torch.Tensor | None, counts: Any, zoneout: Any,
+    @staticmethod
+    def _infer(integer: _training.Registered, x: torch.Tensor, hx: torch.Tensor | None, counts: Any, zoneout: Any,
                batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
         if zoneout is not None:
             raise isobit.NotSupportedError("zoneout is given to a frozen QuantGRU, must be None: masks are for training")
-        model, single = self.to_integer(), x.dim() == 2
-        batch = 1 if single else x.shape[0 if batch_first else 1]
-        state = model.initial_state(batch, None if hx is None else hx[:, None].contiguous() if single else hx, like=x)
+        single = x.dim() == 2
+        first = None if hx is None else hx[:, None].contiguous() if single else hx
+        if torch.compiler.is_compiling():
+            lengths = None if counts is None else torch.as_tensor(counts, dtype=torch.int64)
+            y, last = _training.run(x[:, None] if single else x, first, lengths, integer.key, batch_first)
+            return (y[:, 0], last[:, 0]) if single else (y, last)
+        model = integer.core
+        state = model.initial_state(1 if single else x.shape[0 if batch_first else 1], first, like=x)
         y = model(x, state, lengths=counts.tolist() if isinstance(counts, torch.Tensor) else counts,
                   batch_first=batch_first, whole_sequence=True)
         last = state.values(x)
@@ -277,8 +323,10 @@ class QuantGRU(torch.nn.RNNBase):
             with torch.no_grad():
                 y, last, _ = _training.float_forward(*arguments, directions, self.check_finite)
         elif self._grids is not None:
-            y, last, _ = _training.qat_forward(*arguments, self._grids.key, directions, torch.is_grad_enabled(),
-                                               self.check_finite)
+            keep, learned = torch.is_grad_enabled(), self._learned()
+            y, last, *_ = _training.qat_forward(*arguments, learned, self._grids.key, directions,
+                                                keep and learned is not None and learned.requires_grad, keep,
+                                                self.check_finite)
         else:
             y, last, _ = _training.float_forward(*arguments, directions, self.check_finite)
         if single:
@@ -343,6 +391,9 @@ class QuantGRU(torch.nn.RNNBase):
             masks.append(mask[:, None] if single else mask.transpose(0, 1) if batch_first else mask)
         return torch.stack(masks)
 
+    def _learned(self) -> torch.Tensor | None:
+        return self.ranges if self.log2_steps is None else self.log2_steps
+
     def _flat(self) -> list[torch.Tensor]:
         """weight_ih, weight_hh, bias_ih and bias_hh of each direction of each layer; zeros for absent biases."""
         flat: list[torch.Tensor] = []
@@ -376,15 +427,21 @@ def hand_over(h: torch.Tensor, from_gru: QuantGRU, to_gru: QuantGRU) -> torch.Te
     are those of its codes, the gradient goes straight through, and is 0 where a clamp changed the number. Where both are
     in floats, it is h. Raises FailedPreconditionError where only one is.
     """
-    keys = [there.key for gru in (from_gru, to_gru) if (there := gru._model or gru._grids) is not None]
+    keys, weights, learned = [], [], []
+    for gru in (from_gru, to_gru):
+        integer = gru._model or gru._grids
+        if integer is None:
+            continue
+        keys.append(integer.key)
+        weights.append([] if gru.log2_steps is None else gru._flat())
+        learned.append(gru.log2_steps)
     if not keys:
         return h
     if len(keys) == 1:
         raise isobit.FailedPreconditionError(f"from_gru is in phase {from_gru.phase!r}, to_gru in {to_gru.phase!r}; both "
                                              "must be in floats, or neither")
-    if h.dim() == 2:
-        return _training.hand_over(h[:, None], *keys)[0][:, 0]
-    return _training.hand_over(h, *keys)[0]
+    handed: torch.Tensor = _training.hand_over(h[:, None] if h.dim() == 2 else h, *weights, *learned, *keys)[0]
+    return handed[:, 0] if h.dim() == 2 else handed
 
 
 @contextlib.contextmanager
