@@ -36,6 +36,7 @@
 #include "isobit/gguf.h"
 #include "isobit/grid.h"
 #include "isobit/gru.h"
+#include "isobit/gru_qat.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "isobit/low_bit_import.h"
@@ -616,6 +617,34 @@ Call gru_state() {
   };
 }
 
+/// A step of training: other grids and weights, forward, gradients of weights and grids; both kinds of scales.
+Call gru_trained(CpuPath path) {
+  std::vector<GruModelParameters> models;
+  for (const ScaleKind kind : {ScaleKind::kReal, ScaleKind::kPow2}) models.push_back(gru_model(kind).parameters());
+  return [=, weights = gru_weights(41), x = numbers(kSteps * kBatch * kC, 23),
+          dy = numbers(kSteps * kBatch * kH, 26)](ThreadPool* pool) {
+    Bytes all;
+    for (const GruModelParameters& model : models) {
+      const std::vector<GruGridChange> changes = {{.tensor = kNIn, .range = {{-1.1, 0.7}}}};
+      const GruModel changed = value_of(GruModel::create(value_of(with_grids(model, changes, weights, {}))));
+      std::vector<float> y(dy.size()), dx(x.size()), W(3 * kH * kC), R(3 * kH * kH), bw(3 * kH), br(3 * kH);
+      const GruQatRun run = value_of(
+          GruQatRun::forward(changed, x, kSteps, kBatch, y, {}, {.path = path, .pool = pool}, {.learn_grids = true}));
+      const std::vector<GruTrainingGradients> into = {{W, R, bw, br}};
+      std::vector<GruGridGradients> grids(1);
+      expect_ok(run.backward(dy, dx, into, {}, pool, grids));
+      for (const std::vector<float>& values : {y, dx, W, R, bw, br}) append(all, bytes_of(values));
+      for (const GruTensor tensor : kGruCalibratedTensors) {
+        const GruGridGradient& sums = grids[0][tensor];
+        append(all, bytes_of_one(sums));
+        append(all, bytes_of_one(log2_step_gradient(sums, changed.parameters().layers[0].grids[tensor])));
+      }
+      append(all, bytes_of_one(run.clipped_units()));
+    }
+    return all;
+  };
+}
+
 GruSequences gru_sequences(const std::vector<float>& x) {
   GruSequences data;
   data.steps = kSteps;
@@ -853,6 +882,7 @@ std::vector<Operation> operations() {
     all.push_back({"linear_static_create" + of_path, [path] { return static_linear(path, true); }, true});
     all.push_back({"gru_forward" + of_path, [path] { return gru_forward(path, true); }, true});
     all.push_back({"gru_forward_codes" + of_path, [path] { return gru_forward(path, false); }, true});
+    all.push_back({"gru_training" + of_path, [path] { return gru_trained(path); }, true});
   }
   for (const Fp16Kernel& kernel : fp16_kernels())
     if (cpu_can_run(kernel.path))

@@ -2,6 +2,7 @@
 // numerics.md, section 4: from a range to the parameters of a grid, all in float64.
 #include "calibrate/derive_grid.h"
 
+#include <limits>
 #include <string>
 
 #include "core/float_mode.h"
@@ -120,16 +121,27 @@ Result<std::vector<Grid>> derive_named_row_grids(std::span<const float> values, 
   int64_t finest = -1;  // the row with the smallest scale among those that are not all zero
   for (int64_t row = 0; row < rows; ++row) {
     const float* x = values.data() + row * columns;
-    float min = 0;
-    float max = 0;
-    for (int64_t column = 0; column < columns; ++column) {
+    // Several at a time, which compilers make lanes of.
+    constexpr int64_t kTogether = 8;
+    float least[kTogether] = {}, most[kTogether] = {};
+    unsigned not_finite = 0;
+    const auto see = [&](int64_t lane, float value) {
+      least[lane] = value < least[lane] ? value : least[lane];
+      most[lane] = value > most[lane] ? value : most[lane];
+      not_finite |= std::abs(value) <= std::numeric_limits<float>::max() ? 0u : 1u;
+    };
+    int64_t done = 0;
+    for (; done + kTogether <= columns; done += kTogether)
+      for (int64_t lane = 0; lane < kTogether; ++lane) see(lane, x[done + lane]);
+    for (; done < columns; ++done) see(0, x[done]);
+    for (int64_t column = 0; not_finite != 0 && column < columns; ++column) {
       if (!std::isfinite(x[column])) {
         return invalid(name, "the value at row " + std::to_string(row) + ", column " + std::to_string(column) + " is " +
                                  number_text(static_cast<double>(x[column])) + "; it must be finite");
       }
-      min = std::min(min, x[column]);
-      max = std::max(max, x[column]);
     }
+    float min = *std::min_element(least, least + kTogether);
+    float max = *std::max_element(most, most + kTogether);
     const double raw = raw_step(static_cast<double>(min), static_cast<double>(max), options, steps);
     const bool too_small = kind == ScaleKind::kReal && static_cast<double>(static_cast<float>(raw)) < kMinRealScale;
     if (too_small) min = max = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "product/product.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -59,16 +60,17 @@ Result<PackedWeights> pack_weights(const int32_t* weights, int64_t n, int64_t k,
   if (tiles_together > 1 && n % (int64_t{kTileRows} * tiles_together) != 0)
     return Status(StatusCode::kInvalidArgument, "pack_weights: n is " + std::to_string(n) + ", must be a multiple of " +
                                                     std::to_string(kTileRows * tiles_together));
-  int planes = 1;
+  int32_t least = 0, most = 0;
   for (int64_t i = 0; i < n * k; ++i) {
+    least = std::min(least, weights[i]);
+    most = std::max(most, weights[i]);
+  }
+  for (int64_t i = 0; (least < -32768 || most > 65535) && i < n * k; ++i)
     if (weights[i] < -32768 || weights[i] > 65535)
       return Status(StatusCode::kInvalidArgument, "pack_weights: weights[" + std::to_string(i / k) + ", " +
                                                       std::to_string(i % k) + "] is " + std::to_string(weights[i]) +
                                                       ", must be in [-32768, 65535]");
-    const Digits digits = split(weights[i]);
-    if (planes < 2 && digits.digit[1] != 0) planes = 2;
-    if (digits.digit[2] != 0) planes = 3;
-  }
+  const int planes = least >= -128 && most <= 127 ? 1 : most <= 32639 ? 2 : 3;
   const int64_t tiles = (n + kTileRows - 1) / kTileRows;
   const int64_t groups = tiles / tiles_together;
   const int64_t max_groups = max_block_tiles / tiles_together;
@@ -98,6 +100,12 @@ Result<PackedWeights> pack_weights(const int32_t* weights, int64_t n, int64_t k,
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t rows = int64_t{kTileRows} * (block < packed.wide_blocks_ ? packed.wide_tiles_ : packed.narrow_tiles_);
     for (int64_t row = 0; row < rows && first_row + row < n; ++row) {
+      if (planes == 1) {
+        const int32_t* const of_row = weights + (first_row + row) * k;
+        int8_t* const to = memory + block_offset + row * 4;
+        for (int64_t i = 0; i < k; ++i) to[i / 4 * rows * 4 + i % 4] = static_cast<int8_t>(of_row[i]);
+        continue;
+      }
       for (int64_t i = 0; i < k; ++i) {
         const Digits digits = split(weights[(first_row + row) * k + i]);
         for (int plane = 0; plane < planes; ++plane)

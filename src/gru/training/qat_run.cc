@@ -398,15 +398,16 @@ double GruQatRun::clipped(int64_t layer, GruTensor tensor) const {
 }
 
 double step_gradient(const GruGridGradient& sums, const Grid& grid) {
-  const DefaultFloatMode mode;
-  const auto steps = [&](int64_t code) { return static_cast<double>(code - grid.zero_point); };
-  const double below = steps(grid.min()) * static_cast<double>(sums.below);
-  const double above = steps(grid.max()) * static_cast<double>(sums.above);
-  return static_cast<double>(sums.inside) + below + above;
+  return in_default_float_mode([&] {
+    const auto steps = [&](int64_t code) { return static_cast<double>(code - grid.zero_point); };
+    const double below = steps(grid.min()) * static_cast<double>(sums.below);
+    const double above = steps(grid.max()) * static_cast<double>(sums.above);
+    return static_cast<double>(sums.inside) + below + above;
+  });
 }
 double log2_step_gradient(const GruGridGradient& sums, const Grid& grid) {
-  const DefaultFloatMode mode;
-  return static_cast<double>(grid.scale()) * std::numbers::ln2 * step_gradient(sums, grid);
+  return in_default_float_mode(
+      [&] { return static_cast<double>(grid.scale()) * std::numbers::ln2 * step_gradient(sums, grid); });
 }
 
 Status GruQatRun::backward(std::span<const float> dy, std::span<float> dx,

@@ -199,6 +199,14 @@ TEST(GruQat, RunsGiveTheNumbersOfTheModelAndTheSameGradientsEverywhere) {
       EXPECT_EQ(restored_grids, grids);
       EXPECT_GE(run->clipped_units(), 0.0);
       EXPECT_LE(run->clipped_units(), 1.0);
+      double units = 0;
+      for (int64_t layer = 0; layer < states; ++layer) {
+        const auto of = [&](GruTensor tensor) { return run->clipped(layer, tensor); };
+        units += 3 * of(kIh) + 3 * of(kHh) + of(kUIn) + of(kRIn) + of(kNIn) + of(kH);
+        EXPECT_EQ(of(kX), layer < model->parameters().directions ? run->clipped_inputs() : 0.0);
+        EXPECT_EQ(of(kW) + of(kN), 0.0);
+      }
+      EXPECT_NEAR(units / static_cast<double>(10 * states), run->clipped_units(), 1e-12);
     }
     ++models;
     many += states > 1;
@@ -273,10 +281,6 @@ TEST(GruQat, StopsGradientsOfWhatWasOutsideAndRefusesByName) {
   ASSERT_TRUE(run.ok()) << run.status().message();
   EXPECT_EQ(run->clipped_inputs(), 0.5);
   EXPECT_EQ(run->clipped(0, kX), 0.5);
-  double units = 0;  // ih and hh have three clamps of the ten of a unit
-  for (const GruTensor tensor : {kIh, kHh, kUIn, kRIn, kNIn, kH})
-    units += (tensor == kIh || tensor == kHh ? 3 : 1) * run->clipped(0, tensor);
-  EXPECT_NEAR(units / 10, run->clipped_units(), 1e-12);
   const std::vector<float> dy(6, 1.0f);
   const std::vector<float> dx = gradients_of(*run, dy)[4];
   EXPECT_EQ(dx[1], 0.0f);
