@@ -6,6 +6,7 @@ import os
 import sys
 
 from .fp16_vectors import make_fp16
+from .learned_grids_vectors import make_learned_grids
 from .low_bit_vectors import make_low_bit
 from .qat_vectors import make_qat
 from .static_linear_vectors import make_static_linear
@@ -13,7 +14,7 @@ from .training_vectors import make_training
 from .vectors import FILES, render
 
 FILES = {**FILES, "fp16.json": make_fp16, "static_linear.json": make_static_linear, "training.json": make_training,
-         "qat.json": make_qat}
+         "qat.json": make_qat, "learned_grids.json": make_learned_grids}
 BUILT = {"low_bit.json": make_low_bit}  # too large for testdata/
 
 
