@@ -31,10 +31,10 @@ struct GruGridGradient {
   float inside = 0;  // of G * (what rounding added, in steps), of numbers in the grid
   bool operator==(const GruGridGradient&) const = default;
 };
-/// The gradient of the grid's step S, inside + (min - z) * below + (max - z) * above in float64, and of log2(S), which
-/// is S * ln 2 times that.
-double step_gradient(const GruGridGradient& sums, const Grid& grid);
-double log2_step_gradient(const GruGridGradient& sums, const Grid& grid);
+/// The gradient of the grid's step S, inside + (min - z) * below + (max - z) * above, and of log2(S), which is S * ln 2
+/// times that; in float32, from left to right.
+float step_gradient(const GruGridGradient& sums, const Grid& grid);
+float log2_step_gradient(const GruGridGradient& sums, const Grid& grid);
 /// Of one direction of one layer, by GruTensor: h, ih, hh, u_in, r_in, n_in, and x of the first layer. 0 of others: the
 /// x of a layer above is the h of the layer below. Directions share x and h: both have the sum.
 using GruGridGradients = std::array<GruGridGradient, kGruTensorCount>;

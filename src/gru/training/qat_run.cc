@@ -397,17 +397,14 @@ double GruQatRun::clipped(int64_t layer, GruTensor tensor) const {
   return data_->directions[static_cast<size_t>(layer)].clipped[tensor];
 }
 
-double step_gradient(const GruGridGradient& sums, const Grid& grid) {
+float step_gradient(const GruGridGradient& sums, const Grid& grid) {
   return in_default_float_mode([&] {
-    const auto steps = [&](int64_t code) { return static_cast<double>(code - grid.zero_point); };
-    const double below = steps(grid.min()) * static_cast<double>(sums.below);
-    const double above = steps(grid.max()) * static_cast<double>(sums.above);
-    return static_cast<double>(sums.inside) + below + above;
+    const auto steps = [&](int64_t code) { return static_cast<float>(code - grid.zero_point); };
+    return sums.inside + steps(grid.min()) * sums.below + steps(grid.max()) * sums.above;
   });
 }
-double log2_step_gradient(const GruGridGradient& sums, const Grid& grid) {
-  return in_default_float_mode(
-      [&] { return static_cast<double>(grid.scale()) * std::numbers::ln2 * step_gradient(sums, grid); });
+float log2_step_gradient(const GruGridGradient& sums, const Grid& grid) {
+  return in_default_float_mode([&] { return grid.scale() * std::numbers::ln2_v<float> * step_gradient(sums, grid); });
 }
 
 Status GruQatRun::backward(std::span<const float> dy, std::span<float> dx,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training against the vectors of the oracle (oracle/README.md, training.json and qat.json): the reference, and the
-// kernels of every path that runs here.
+// Training against the vectors of the oracle (oracle/README.md, training.json, qat.json and learned_grids.json): the
+// reference, and the kernels of every path that runs here.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -12,10 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/codes.h"
+#include "gru/cpu/layer.h"
 #include "gru/training/layer.h"
 #include "gru/training/qat.h"
 #include "gru/training/reference.h"
 #include "isobit/cpu.h"
+#include "isobit/gru_qat.h"
 #include "testing/oracle.h"
 
 namespace isobit {
@@ -237,6 +240,200 @@ void run_qat(const Json& j, CpuPath path) {
   const std::pair<const char*, const Floats*> results[] = {{"dx", &dx},   {"dW", &dW},   {"dR", &dR},
                                                            {"dbw", &dbw}, {"dbr", &dbr}, {"dh0", &first_gradient}};
   for (const auto& [name, found] : results) expect_same(*found, floats_of(j[name]), name);
+}
+
+/// A case of learned_grids.json on a path. The reverse direction is that of a model of two, whose forward direction
+/// gets no gradient.
+struct LearnedGridsCase {
+  explicit LearnedGridsCase(const Json& j)
+      : json(j),
+        steps(j["T"].get<int64_t>()),
+        batch(j["N"].get<int64_t>()),
+        directions(j["reverse"].get<bool>() ? 2 : 1),
+        layer(layer_of(j)),
+        hidden(layer.hidden_size),
+        lengths(integers_of<int64_t>(j["lengths"])) {}
+
+  static GruLayerParameters layer_of(const Json& j) {
+    Json unit = j["layers"][0][0];
+    if (unit.contains("R_repeated")) {
+      const Json& repeated = unit["R_repeated"];
+      const int64_t H = j["H"];
+      for (int64_t c = 0; c < 3 * H; ++c) {
+        Json row = Json::array();
+        for (int64_t k = 0; k < H; ++k) row.push_back(repeated[static_cast<size_t>(c * H + k) % repeated.size()]);
+        unit["R"].push_back(row);
+      }
+    }
+    GruLayerParameters p = testing::layer_of(unit, testing::rounding_of(j["mode"]));
+    for (ActivationTable& table : p.tables) {  // which have no certificate in the vectors
+      const TableErrors errors = table_errors(table).value();
+      table.certificate = {errors.max_lsb, errors.worst_code};
+    }
+    return p;
+  }
+  /// Values of the direction, [T, N, H], among those of all; of states, [N, H].
+  template <typename T>
+  std::vector<T> among_all(const std::vector<T>& values, T other) const {
+    if (directions == 1 || values.empty()) return values;
+    const bool are_states = static_cast<int64_t>(values.size()) == batch * hidden && steps != 1;
+    std::vector<T> all;
+    if (are_states) {
+      all.assign(values.size(), other);
+      all.insert(all.end(), values.begin(), values.end());
+      return all;
+    }
+    for (size_t i = 0; i < values.size(); i += static_cast<size_t>(hidden)) {
+      all.insert(all.end(), static_cast<size_t>(hidden), other);
+      all.insert(all.end(), values.begin() + static_cast<int64_t>(i),
+                 values.begin() + static_cast<int64_t>(i) + hidden);
+    }
+    return all;
+  }
+  template <typename T>
+  std::vector<T> of_direction(const std::vector<T>& all) const {
+    std::vector<T> values;
+    for (int64_t row = 0; row < steps * batch; ++row) {
+      const auto begin = all.begin() + ((row + 1) * directions - 1) * hidden;
+      values.insert(values.end(), begin, begin + hidden);
+    }
+    return values;
+  }
+  [[nodiscard]] Floats numbers(GruTensor tensor, const Json& codes) const {
+    const std::vector<int64_t> flat = testing::flatten(codes);
+    Floats values(flat.size());
+    dequantize_codes(layer.grids[tensor], flat, values);
+    return values;
+  }
+
+  void run(CpuPath path) const {
+    const Result<GruModel> model = GruModel::create(
+        {std::vector(static_cast<size_t>(directions), layer), static_cast<int32_t>(directions), "", ""});
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const Floats x = floats_of(json["x"]), first = among_all(floats_of(json["h0"]), 0.0f);
+    const Floats dy = among_all(floats_of(json["dy"]), 0.0f),
+                 last_gradient = among_all(floats_of(json["dh_last"]), 0.0f);
+    const std::vector<uint8_t> mask = among_all(integers_of<uint8_t>(json["mask"]), uint8_t{1});
+    const auto states = static_cast<size_t>(directions * batch * hidden);
+    Floats y(dy.size()), last(states), dx(x.size()), first_gradient(states);
+    const Result<GruQatRun> run =
+        GruQatRun::forward(*model, x, steps, batch, y, {.first = first, .last = last},
+                           {.path = path, .lengths = lengths, .zoneout_mask = mask}, {.learn_grids = true});
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    std::vector<Floats> weights;
+    std::vector<GruTrainingGradients> into;
+    for (int64_t d = 0; d < directions; ++d) {
+      for (const int64_t count : {3 * hidden * layer.input_size, 3 * hidden * hidden, 3 * hidden, 3 * hidden})
+        weights.emplace_back(count);
+    }
+    for (size_t i = 0; i < weights.size(); i += 4)
+      into.push_back({weights[i], weights[i + 1], weights[i + 2], weights[i + 3]});
+    std::vector<GruGridGradients> grids(static_cast<size_t>(directions));
+    const Status done =
+        run->backward(dy, dx, into, {.last_gradient = last_gradient, .first_gradient = first_gradient}, nullptr, grids);
+    ASSERT_TRUE(done.ok()) << done.message();
+    const auto own_state = [&](const Floats& all) { return Floats(all.end() - batch * hidden, all.end()); };
+    expect_same(of_direction(y), numbers(kH, json["y"]), "y");
+    expect_same(own_state(last), numbers(kH, json["h_last"]), "h_last");
+    expect_same(dx, floats_of(json["dx"]), "dx");
+    if (!json["dh0"].is_null()) expect_same(own_state(first_gradient), floats_of(json["dh0"]), "dh0");
+    for (const GruTensor tensor : kGruCalibratedTensors) {
+      const std::string name(kGruTensorNames[tensor]);
+      const Json& wanted = json["sums"][name];
+      const GruGridGradient& sums = grids.back()[tensor];
+      const Grid& grid = layer.grids[tensor];
+      const std::pair<const char*, float> values[] = {{"inside", sums.inside},
+                                                      {"below", sums.below},
+                                                      {"above", sums.above},
+                                                      {"step", step_gradient(sums, grid)},
+                                                      {"log2_step", log2_step_gradient(sums, grid)}};
+      for (const auto& [value, found] : values) expect_same({found}, floats_of(wanted[value]), name + " " + value);
+    }
+    if (!json["sides"].is_null()) check_clamps(path);
+  }
+
+  /// Sides and rests of the clamps of units.
+  void check_clamps(CpuPath path) const {
+    const auto rows = static_cast<size_t>(steps * batch), H = static_cast<size_t>(hidden);
+    std::vector<int64_t> x = testing::flatten(json["x_codes"]), first = integers_of<int64_t>(json["h0_codes"]);
+    Floats saved(4 * rows * H), rests(kClamps * rows * H);
+    std::vector<uint16_t> passes(rows * H), above(rows * H);
+    std::vector<int64_t> y(rows * H), last(static_cast<size_t>(batch) * H, layer.grids[kH].zero_point);
+    const std::vector<uint8_t> mask = integers_of<uint8_t>(json["mask"]);
+    const Result<GruLayer> packed = GruLayer::create(layer, "layer");
+    ASSERT_TRUE(packed.ok()) << packed.status().message();
+    if (path == CpuPath::kReference || !packed->supports_packed().ok()) {
+      qat_forward({.layer = &layer,
+                   .steps = steps,
+                   .batch = batch,
+                   .reverse = directions == 2,
+                   .lengths = lengths,
+                   .x = x.data(),
+                   .mask = mask.empty() ? nullptr : mask.data(),
+                   .first = first.empty() ? nullptr : first.data(),
+                   .y_row = hidden},
+                  {y.data(), last.data(), saved.data(), passes.data(), above.data(), rests.data()}, nullptr);
+    } else {
+      if (!first.empty()) last = first;
+      const auto bytes_of = [](const Grid& grid, const std::vector<int64_t>& codes) {
+        std::vector<std::byte> bytes(codes.size() * size_in_bytes(grid.dtype()));
+        for (size_t i = 0; i < codes.size(); ++i)
+          store_code(bytes.data(), grid.dtype(), static_cast<int64_t>(i), codes[i]);
+        return bytes;
+      };
+      const std::vector<std::byte> x_bytes = bytes_of(layer.grids[kX], x);
+      std::vector<std::byte> y_bytes = bytes_of(layer.grids[kH], y), state = bytes_of(layer.grids[kH], last);
+      Workspace scratch(packed->scratch_bytes(batch, steps));
+      const LayerRecord record{saved.data(), passes.data(), above.data(), rests.data()};
+      LayerRun run;
+      run.steps = steps;
+      run.end = run.batch = batch;
+      run.reverse = directions == 2;
+      run.x = x_bytes.data();
+      run.x_strides = {batch * layer.input_size, layer.input_size};
+      run.y = y_bytes.data();
+      run.y_strides = {batch * hidden, hidden};
+      run.h = state.data();
+      run.lengths = lengths;
+      run.mask = mask.empty() ? nullptr : mask.data();
+      run.mask_width = hidden;
+      run.record = &record;
+      run.scratch = scratch.data();
+      packed->run(path, run);
+    }
+    for (size_t row = 0; row < rows; ++row) {
+      const auto of_row = [&](const char* name) -> const Json& {
+        return json[name][row / static_cast<size_t>(batch)][row % static_cast<size_t>(batch)];
+      };
+      if (of_row("sides").is_null()) continue;
+      for (size_t unit = 0; unit < H; ++unit)
+        for (size_t bit = 0; bit < kClamps; ++bit) {
+          const bool passed = (passes[row * H + unit] >> bit & 1) != 0,
+                     is_above = (above[row * H + unit] >> bit & 1) != 0;
+          ASSERT_EQ(passed ? 0 : is_above ? 1 : -1, of_row("sides")[unit][bit].get<int>()) << row << " " << bit;
+          expect_same({rests[(row * kClamps + bit) * H + unit]}, floats_of(of_row("rests")[unit][bit]),
+                      "rest " + std::to_string(bit) + " of row " + std::to_string(row));
+        }
+    }
+  }
+
+  const Json& json;
+  int64_t steps, batch, directions;
+  GruLayerParameters layer;
+  int64_t hidden;
+  std::vector<int64_t> lengths;
+};
+
+TEST(GruTrainingOracle, EveryVectorOfLearnedGrids) {
+  int cases = 0;
+  const Json all = testing::oracle_cases("learned_grids.json");
+  for (const Json& j : all)
+    for (const CpuPath path : paths()) {
+      SCOPED_TRACE(j["name"].get<std::string>() + ", " + std::string(to_string(path)));
+      LearnedGridsCase(j).run(path);
+      ++cases;
+    }
+  EXPECT_GE(cases, 18 * 2);
 }
 
 TEST(GruTrainingOracle, EveryVectorOfQuantisationAwareTraining) {
