@@ -257,8 +257,7 @@ Status change_grids(std::span<const GruGridChange> changes, const GruQuantizatio
     changed[index][tensor] = true;
     GruLayerParameters& p = model.layers[index];
     const GridOptions& options = quantization.layer(change.layer / directions).tensors[tensor];
-    // Of a shared grid the other direction may have changed it: what the change is made of, bits, sign and zero point,
-    // stay with a step and do not enter with a range.
+    // The other direction may have changed a shared grid already. The comparison below finds where that differs.
     ISOBIT_ASSIGN_OR_RETURN(const Grid grid, changed_grid(change, p.grids[tensor], options, name));
     if (!is_shared) {
       p.grids[tensor] = grid;

@@ -155,7 +155,8 @@ TEST(Paths, TheEnvironmentCannotAskForWhatTheProcessorLacks) {
   const Result<CpuPath> path = default_cpu_path();
   ASSERT_FALSE(path.ok());
   EXPECT_EQ(path.status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(path.status().message(), "environment variable ISOBIT_CPU asks for 'avx2': the processor lacks one of AVX2, FMA, F16C");
+  EXPECT_EQ(path.status().message(),
+            "environment variable ISOBIT_CPU asks for 'avx2': the processor lacks one of AVX2, FMA, F16C");
 
   // A model can be made and saved there, but only runs on a path that is named.
   const Result<GruModel> model = small_model();
