@@ -157,7 +157,7 @@ struct BackwardGates {
     const auto wait = [&](int32_t i) {
       if (i == 0) return;
       if constexpr (kAlone) {
-        named_barrier_sync(kSumsReady, active + kGateThreads);
+        wait_at(kSumsReady, active);
       } else {
         barrier_wait(barriers + i % 2 * 8, (i - 1) / 2 % 2);
       }
@@ -175,11 +175,11 @@ struct BackwardGates {
         const BackwardUnit other = unit_of(thread + round * kGateThreads);
         write(other, t, enter(other, load(other, t), i));
       }
-      named_barrier_arrive(kVectorsReady, active + kGateThreads);
+      arrive_at(kVectorsReady, active);
       inputs = load(own, step_of(i + 1));
       write(own, t, c);
       if constexpr (!kAlone) {
-        named_barrier_sync(kSumsReady, active + kGateThreads);
+        wait_at(kSumsReady, active);
         send_parts(i);
       }
     }

@@ -121,7 +121,7 @@ struct ForwardGates {
     float own_bias[3];
     load_bias(own, own_bias);
     ForwardInputs inputs = load(own, step_of(0));
-    if constexpr (kAlone) named_barrier_arrive(kVectorsReady, active + kGateThreads);
+    if constexpr (kAlone) arrive_at(kVectorsReady, active);
     for (int32_t step = 0; step < a.run.steps; ++step) {
       const int32_t t = step_of(step);
       const bool is_last = step + 1 == a.run.steps;
@@ -132,7 +132,7 @@ struct ForwardGates {
       const float* const before = states + step % 2 * at.states;
       float* const next = states + (step + 1) % 2 * at.states;
       if (!kAlone && step > 0) barrier_wait(barriers + step % 2 * 8, (step - 1) / 2 % 2);
-      named_barrier_sync(kSumsReady, active + kGateThreads);
+      wait_at(kSumsReady, active);
       const TrainingCell cell = advance(own, inputs, own_bias, before, next, barrier);
       float last = cell.h;
       for (int32_t round = 1; round < rounds; ++round) {
@@ -145,7 +145,7 @@ struct ForwardGates {
         if (is_last) write_last(other, others.h);
       }
       if constexpr (kAlone) {
-        if (!is_last) named_barrier_arrive(kVectorsReady, active + kGateThreads);
+        if (!is_last) arrive_at(kVectorsReady, active);
       }
       write(own, t, inputs, cell);
       if (is_last) write_last(own, last);

@@ -40,6 +40,15 @@ __device__ __forceinline__ void begin_team() {
 }
 
 inline constexpr int kVectorsReady = 1, kSumsReady = 2;  // named barriers
+/// `active`: of the threads that multiply. A warp arrives as one.
+__device__ __forceinline__ void arrive_at(int barrier, int32_t active) {
+  __syncwarp();
+  named_barrier_arrive(barrier, active + kGateThreads);
+}
+__device__ __forceinline__ void wait_at(int barrier, int32_t active) {
+  __syncwarp();
+  named_barrier_sync(barrier, active + kGateThreads);
+}
 // 512 threads begin with 128 registers each.
 inline constexpr int kMultiplyingRegisters = 144, kGateRegisters = 80;
 
@@ -115,14 +124,14 @@ __device__ __forceinline__ void run_products(const TeamMatrix& matrix, const Tea
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kLanes;
   for (int32_t step = 0; step < p.steps; ++step) {
     if (p.barriers == 0) {
-      named_barrier_sync(kVectorsReady, active + kGateThreads);
+      wait_at(kVectorsReady, active);
     } else if (step > 0) {
       barrier_wait(p.barriers + step % 2 * 8, (step - 1) / 2 % 2);
     }
     const float* const vectors = p.vectors + step % 2 * p.buffer;
     for (int32_t v = 0; v < p.sequences; ++v)
       matrix.multiply<kLanes>(vectors + v * p.vector_stride, lane, p.sums + v * p.sum_stride);
-    named_barrier_arrive(kSumsReady, active + kGateThreads);
+    arrive_at(kSumsReady, active);
   }
 }
 
