@@ -5,8 +5,10 @@ import gc
 import hashlib
 import io
 import os
+import pathlib
 import pickle
 import random
+import re
 import subprocess
 import sys
 import textwrap
@@ -24,6 +26,7 @@ import isobit.torch as it  # noqa: E402
 from isobit import _training  # noqa: E402
 
 C, H, T, N = 6, 10, 12, 4
+README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
 
 
 def data(gru, steps=T, batch=N, seed=7):
@@ -343,6 +346,28 @@ def test_without_a_step_it_is_the_model_of_calibration():
     other._calibrator = gru._calibrator
     gru.quantize(bits="5,h=9", method=None)
     assert pickle.dumps(gru.freeze()) == pickle.dumps(other.freeze(bits="5,h=9"))
+
+
+def test_lines_of_the_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    block, = re.findall(r"```py\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    torch.manual_seed(4)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru, self.head = torch.nn.GRU(C, H), torch.nn.Linear(H, 3)
+
+        def forward(self, x):
+            return self.head(self.gru(x)[1][0])
+
+    batches = [torch.randn(T, N, C) for _ in range(5)]
+    names = {"model": Model(), "loader": [(x, (x.sum((0, 2)) > 0).long()) for x in batches]}
+    exec(compile(block, README, "exec"), names)  # pylint: disable=exec-used
+    gru = names["model"].gru
+    loaded = isobit.load(tmp_path / "gru.safetensors")
+    assert torch.equal(loaded(batches[0]), gru(batches[0])[0])
+    assert (tmp_path / "gru.safetensors").read_bytes() == (tmp_path / "checkpoint.safetensors").read_bytes()
 
 
 # ---- The same bytes
