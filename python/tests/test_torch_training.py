@@ -197,7 +197,7 @@ def test_zoneout_masks(phase):
 
 @pytest.mark.parametrize("options", [
     {"bits": "4"}, {"bits": "8", "scale": "real", "method": "minmax"}, {"bits": "4", "learn": "steps"},
-    {"bits": "4", "learn": "steps", "scale": "real"}, {"bits": "4", "learn": "ranges"}], ids=lambda options: str(options))
+    {"bits": "4", "learn": "steps", "scale": "real"}, {"bits": "4", "learn": "ranges"}], ids=str)
 def test_the_forward_of_training_is_the_model_that_is_saved(options, tmp_path):
     torch.manual_seed(5)
     gru, head = it.QuantGRU(C, H, bidirectional=True), torch.nn.Linear(2 * H, 3)
@@ -687,7 +687,7 @@ def test_warnings_of_explosion():
         gru.bias_ih_l0[H:2 * H] = -1
     x = data(gru, 60)
     quantized(gru, x, bits="16,gate_in=14,gate_out=12")
-    with pytest.warns(it.QuantizationWarning, match="more than 10000 times as long as that of the results"):
+    with pytest.warns(it.QuantizationWarning, match="the gradient of a weight is more than 10000 times as long"):
         gru(x)[1].sum().backward()
 
 
@@ -708,7 +708,7 @@ def test_bad_input(phase, gru):
         (lambda: gru(x.double()), TypeError, "input is float64, must be float32"),
         (lambda: gru(x.to("meta")), isobit.NotSupportedError, "input is on meta, must be on the CPU"),
         (lambda: copy.deepcopy(gru).double()(x), TypeError, "weight_ih_l0 is float64, must be float32"),
-        (lambda: dropping(data(dropping)), isobit.NotSupportedError, "dropout is 0.2 between layers, must be 0 to train"),
+        (lambda: dropping(data(dropping)), isobit.NotSupportedError, "dropout is 0.2 between layers, must be 0"),
         (lambda: gru(torch.nn.utils.rnn.pack_padded_sequence(x, [12] * 4), lengths=[12] * 4),
          isobit.InvalidArgumentError, "lengths are given with a PackedSequence"),
         (gru.to_integer, isobit.FailedPreconditionError,
@@ -756,7 +756,7 @@ def test_a_loss_that_is_not_finite(phase, gru):
     optimizer = torch.optim.Adam(gru.parameters(), lr=0.1)
     for poison, what in ((float("nan"), "nan"), (float("inf"), "inf")):
         y, last = gru(x)
-        with pytest.raises(isobit.InvalidArgumentError, match=rf"the gradient of y\[0, 0, 0\] is {what}, must be finite"):
+        with pytest.raises(isobit.InvalidArgumentError, match=rf"the gradient of y\[0, 0, 0\] is {what}, must be"):
             (y.sum() * poison).backward()
         assert all(p.grad is None for p in gru.parameters())
         with pytest.raises(isobit.InvalidArgumentError, match=rf"the gradient of h_n\[0, 0, 0\] is {what}"):

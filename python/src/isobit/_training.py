@@ -110,8 +110,8 @@ def _warn_of_clipping(shares: Sequence[float], directions: int) -> None:
         if name != "x":
             name += f" of layer {layer // directions}" + (", reverse" if layer % directions else "")
         percent = 10 * int(10 * share)  # few texts: no warning in each step
-        warnings.warn(f"more than {percent} % of {name} clip, where gradients stop; calibrate with data like this, with "
-                      "method='sqnr', or use more bits", QuantizationWarning, stacklevel=2)
+        warnings.warn(f"more than {percent} % of {name} clip, where gradients stop; calibrate with data like this, "
+                      "with method='sqnr', or use more bits", QuantizationWarning, stacklevel=2)
 
 
 def _warn_of_explosion(given: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -119,8 +119,8 @@ def _warn_of_explosion(given: Sequence[Any], gradients: Sequence[Any]) -> None:
     source = sum(norm * norm for norm in norms) ** 0.5
     largest = max(torch.linalg.vector_norm(gradient).item() for gradient in gradients)
     if largest > GRADIENT_LIMIT * source:
-        warnings.warn(f"the gradient of the weights is more than {GRADIENT_LIMIT:g} times as long as that of the results: "
-                      "it explodes through time. Calibrate with method='sqnr', or clip gradients",
+        warnings.warn(f"the gradient of a weight is more than {GRADIENT_LIMIT:g} times as long as that of the results: it "
+                      "explodes through time. Calibrate with method='sqnr', or clip gradients",
                       QuantizationWarning, stacklevel=2)
 
 
@@ -183,10 +183,11 @@ def _float_backward_results(dy: Any, dlast: Any, x: Any, h0: Any, weights: Seque
 
 
 # ---- Integers
-# learned: log2 of the steps of all grids that can be learned, [K], which the forward takes; their ranges, [K, 2], which it
-# does not take; or None. learn: whether what their gradients need is kept.
+# learned: of all grids that can be learned log2 of the step, [K], which the forward takes; or the range, [K, 2], which it
+# does not; or None. learn: whether what their gradients need is kept.
 
-def _saved_size(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int, learn: bool) -> Any:
+def _saved_size(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int,
+                learn: bool) -> Any:
     """GruQatRun::saved_size()."""
     steps, batch, inputs, hidden, layers = _sizes(x, weights, directions)
     units = layers * directions * hidden
@@ -293,16 +294,16 @@ float_forward = _operator("gru_float_forward", f"({_WEIGHTS}int directions, bool
                           _float_forward, _float_results)
 float_backward = _operator(
     "gru_float_backward",
-    f"(Tensor dy, Tensor dlast, {_WEIGHTS}Tensor y, Tensor saved, int directions, bool wants_dx, bool check) -> Tensor[]",
-    _float_backward, _float_backward_results)
+    f"(Tensor dy, Tensor dlast, {_WEIGHTS}Tensor y, Tensor saved, int directions, bool wants_dx, bool check) -> "
+    "Tensor[]", _float_backward, _float_backward_results)
 qat_forward = _operator(
     "gru_qat_forward",
     f"({_WEIGHTS}Tensor? learned, int key, int directions, bool learn, bool keep, bool check) -> "
     "(Tensor, Tensor, Tensor, Tensor)", _qat_forward, _qat_results)
 qat_backward = _operator(
     "gru_qat_backward",
-    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, int grids, int directions, bool wants_dx, bool check) -> "
-    "Tensor[]", _qat_backward, _qat_gradients_of)
+    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, int grids, int directions, bool wants_dx, bool check) "
+    "-> Tensor[]", _qat_backward, _qat_gradients_of)
 hand_over = _operator(
     "gru_hand_over",
     "(Tensor h, Tensor[] from_weights, Tensor[] to_weights, Tensor? from_learned, Tensor? to_learned, int from_key, "

@@ -117,8 +117,8 @@ class QuantGRU(torch.nn.RNNBase):
     bfloat16 under torch.autocast it is computed in float32, and results are in the type of the input.
     hx: [layers * directions, N, H], or [layers * directions, H] of one sequence.
     lengths: N integers in 0..T; past its length a sequence's state stays and y is 0.
-    zoneout: masks of bool or uint8 in the shape of y, one a layer, where 0 keeps the state of the step before; None of a
-    layer: no mask.
+    zoneout: masks of bool or uint8 in the shape of y, one a layer, where 0 keeps the state of the step before; None of
+    a layer: no mask.
 
     It trains on the CPU, on torch.get_num_threads() threads. `dropout` between layers and tensors on other devices are
     refused by name when it trains, gradients of gradients when they are asked for. Backward refuses a gradient that is
@@ -181,11 +181,11 @@ class QuantGRU(torch.nn.RNNBase):
                  rounding: str = "nearest_even", table: str = "default", learn: str | None = None) -> None:
         """From here to freeze(), forward is the integer GRU of the current weights, on grids of what was observed.
 
-        method: how the ranges of activations are chosen; None: that of calibrating(). learn: how they change after that.
+        method: how the ranges of activations are chosen; None: that of calibrating(). learn: how they change then.
 
         None      not at all
-        "steps"   the parameter `log2_steps` [K] has log2 of the step of each grid, and every call takes 2^round(l) (with
-                  real scales 2^l). Bits and zero points stay. Its gradient goes straight through the rounding.
+        "steps"   the parameter `log2_steps` [K] has log2 of the step of each grid, and every call takes 2^round(l)
+                  (with real scales 2^l). Bits and zero points stay. Its gradient goes straight through the rounding.
         "ranges"  the parameter `ranges` [K, 2] has the ends of each grid, whose gradients are those of the numbers that
                   clip there. update_grids() takes them, at the end of an epoch, say.
 
@@ -225,7 +225,7 @@ class QuantGRU(torch.nn.RNNBase):
         self._grids = _training.Registered(self._grids.core.with_ranges(self.ranges.tolist(), weights))
 
     def freeze(self, **options: Any) -> isobit.Gru:
-        """The integer model, of the weights and grids that were trained or of what was observed. forward is it from here.
+        """The integer model: of the weights and grids that were trained, or of what was observed. forward is it then.
 
         Steps that are learned are taken as forward does; ranges are those of the last update_grids(). options: of
         Calibrator.finish(), where quantize() was not called.
@@ -247,8 +247,8 @@ class QuantGRU(torch.nn.RNNBase):
     def to_integer(self) -> isobit.Gru:
         """The integer model of freeze(), whose bytes are those of forward."""
         if self._grids is not None:
-            raise isobit.FailedPreconditionError("grids are not frozen, as training goes on: freeze() first, or export a "
-                                                 "copy, copy.deepcopy(module).freeze()")
+            raise isobit.FailedPreconditionError("grids are not frozen, as training goes on: freeze() first, or export "
+                                                 "a copy, copy.deepcopy(module).freeze()")
         if self._model is None:
             raise isobit.FailedPreconditionError("there is no integer model yet: calibrate, then freeze()")
         model: isobit.Gru = self._model.core
@@ -262,8 +262,8 @@ class QuantGRU(torch.nn.RNNBase):
             x, counts = input, lengths
         else:
             if lengths is not None:
-                raise isobit.InvalidArgumentError("lengths are given with a PackedSequence, which has its own; leave them "
-                                                  "out")
+                raise isobit.InvalidArgumentError("lengths are given with a PackedSequence, which has its own; leave "
+                                                  "them out")
             x, counts = pad_packed_sequence(packed)
         batch_first = self.batch_first and packed is None and x.dim() == 3
         if self._model is not None:
@@ -278,7 +278,7 @@ class QuantGRU(torch.nn.RNNBase):
     def _infer(integer: _training.Registered, x: torch.Tensor, hx: torch.Tensor | None, counts: Any, zoneout: Any,
                batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
         if zoneout is not None:
-            raise isobit.NotSupportedError("zoneout is given to a frozen QuantGRU, must be None: masks are for training")
+            raise isobit.NotSupportedError("zoneout is given to a frozen QuantGRU, must be None: it is for training")
         single = x.dim() == 2
         first = None if hx is None else hx[:, None].contiguous() if single else hx
         if torch.compiler.is_compiling():
@@ -309,15 +309,15 @@ class QuantGRU(torch.nn.RNNBase):
         if counts is not None:
             counts = torch.as_tensor(counts, dtype=torch.int64)
             if counts.shape != (x.shape[1],):
-                raise isobit.InvalidArgumentError(f"lengths has shape {list(counts.shape)}, must be [{x.shape[1]}] (the "
-                                                  "batch)")
+                raise isobit.InvalidArgumentError(f"lengths has shape {list(counts.shape)}, must be [{x.shape[1]}] "
+                                                  "(the batch)")
         masks = None if zoneout is None else self._masks(zoneout, x, single, batch_first)
         directions = 1 + self.bidirectional
         arguments = x, hx, self._flat(), counts, masks
         if self._calibrator is not None:
             if masks is not None:
-                raise isobit.NotSupportedError("zoneout is given while calibrating, must be None: statistics are those of "
-                                               "inference")
+                raise isobit.NotSupportedError("zoneout is given while calibrating, must be None: statistics are those "
+                                               "of inference")
             self._calibrator.observe(_host(x), None if counts is None else counts.tolist(),
                                      h0=None if hx is None else _host(hx))
             with torch.no_grad():
@@ -352,15 +352,15 @@ class QuantGRU(torch.nn.RNNBase):
     def _check(self, x: torch.Tensor, hx: torch.Tensor | None, batch_first: bool) -> None:
         """Refuses what training cannot take."""
         if self.training and self._calibrator is None and self.dropout > 0 and self.num_layers > 1:
-            raise isobit.NotSupportedError(f"dropout is {self.dropout} between layers, must be 0 to train; zoneout masks "
-                                           "regularise a GRU, too")
+            raise isobit.NotSupportedError(f"dropout is {self.dropout} between layers, must be 0 to train; zoneout "
+                                           "masks regularise a GRU, too")
         form = "[N, T, C]" if batch_first else "[T, N, C]"
         for name, tensor in (("input", x), ("hx", hx), ("weight_ih_l0", self.weight_ih_l0)):
             if tensor is None:
                 continue
             if tensor.device.type != "cpu":
-                raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU: a QuantGRU trains and "
-                                               "calibrates there; once frozen, it runs on CUDA devices, too")
+                raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU: a QuantGRU trains "
+                                               "there; once frozen, it runs on CUDA devices, too")
             if tensor.dtype != torch.float32:
                 raise TypeError(f"{name} is {str(tensor.dtype).removeprefix('torch.')}, must be float32 (float16 and "
                                 "bfloat16 are taken under torch.autocast)")
@@ -370,12 +370,14 @@ class QuantGRU(torch.nn.RNNBase):
         batch = [] if x.dim() == 2 else [x.shape[0 if batch_first else 1]]
         wanted = [self.num_layers * (1 + self.bidirectional), *batch, self.hidden_size]
         if hx is not None and list(hx.shape) != wanted:
-            raise isobit.InvalidArgumentError(f"hx has shape {list(hx.shape)}, must be {wanted}: layers * directions, N, H")
+            raise isobit.InvalidArgumentError(f"hx has shape {list(hx.shape)}, must be {wanted}: layers * directions, N, "
+                                              "H")
 
     def _masks(self, zoneout: Any, x: torch.Tensor, single: bool, batch_first: bool) -> torch.Tensor:
         """[layers, T, N, directions * H] in uint8."""
         if len(zoneout) != self.num_layers:
-            raise isobit.InvalidArgumentError(f"zoneout has {len(zoneout)} masks, must have {self.num_layers}, one a layer")
+            raise isobit.InvalidArgumentError(f"zoneout has {len(zoneout)} masks, must have {self.num_layers}, one a "
+                                              "layer")
         steps, batch, width = x.shape[0], x.shape[1], (1 + self.bidirectional) * self.hidden_size
         wanted = [steps, width] if single else [batch, steps, width] if batch_first else [steps, batch, width]
         masks = []
@@ -384,7 +386,8 @@ class QuantGRU(torch.nn.RNNBase):
                 masks.append(torch.ones((steps, batch, width), dtype=torch.uint8))
                 continue
             if list(mask.shape) != wanted:
-                raise isobit.InvalidArgumentError(f"zoneout[{layer}] has shape {list(mask.shape)}, must be {wanted}, as y")
+                raise isobit.InvalidArgumentError(f"zoneout[{layer}] has shape {list(mask.shape)}, must be {wanted}, as "
+                                                  "y")
             if mask.dtype not in (torch.bool, torch.uint8):
                 raise TypeError(f"zoneout[{layer}] is {str(mask.dtype).removeprefix('torch.')}, must be bool or uint8")
             mask = mask.ne(0).to(torch.uint8)
@@ -424,8 +427,8 @@ def hand_over(h: torch.Tensor, from_gru: QuantGRU, to_gru: QuantGRU) -> torch.Te
     """h, the last state of `from_gru`, [layers * directions, N, H], as the first state of `to_gru`.
 
     Where both are quantized or frozen, h is requantised to the grids of `to_gru`, as Gru.state_from() does: the values
-    are those of its codes, the gradient goes straight through, and is 0 where a clamp changed the number. Where both are
-    in floats, it is h. Raises FailedPreconditionError where only one is.
+    are those of its codes, the gradient goes straight through, and is 0 where a clamp changed the number. Where both
+    are in floats, it is h. Raises FailedPreconditionError where only one is.
     """
     keys, weights, learned = [], [], []
     for gru in (from_gru, to_gru):
@@ -438,15 +441,15 @@ def hand_over(h: torch.Tensor, from_gru: QuantGRU, to_gru: QuantGRU) -> torch.Te
     if not keys:
         return h
     if len(keys) == 1:
-        raise isobit.FailedPreconditionError(f"from_gru is in phase {from_gru.phase!r}, to_gru in {to_gru.phase!r}; both "
-                                             "must be in floats, or neither")
+        raise isobit.FailedPreconditionError(f"from_gru is in phase {from_gru.phase!r}, to_gru in {to_gru.phase!r}; "
+                                             "both must be in floats, or neither")
     handed: torch.Tensor = _training.hand_over(h[:, None] if h.dim() == 2 else h, *weights, *learned, *keys)[0]
     return handed[:, 0] if h.dim() == 2 else handed
 
 
 @contextlib.contextmanager
 def calibrating(model: torch.nn.Module, method: str = "minmax") -> Iterator[None]:
-    """Within it every QuantGRU of the model runs in float and observes: quantize() or freeze() each of them afterwards."""
+    """Within it every QuantGRU of the model runs in floats and observes: quantize() or freeze() each of them then."""
     layers = [module for module in model.modules() if isinstance(module, QuantGRU)]
     if not layers:
         raise isobit.InvalidArgumentError("model has no QuantGRU; QuantGRU.from_float() makes one of a torch.nn.GRU")
