@@ -69,7 +69,8 @@ class GruQatRun {
   [[nodiscard]] int64_t saved_size() const;
   /// kInvalidArgument: not saved_size() bytes.
   [[nodiscard]] Status save(std::span<std::byte> bytes) const;
-  /// kInvalidArgument: not what save() wrote.
+  /// The run reads the bytes, which must stay as they are. kInvalidArgument: not what save() wrote, or not at a
+  /// multiple of 8 bytes.
   static Result<GruQatRun> restore(std::span<const std::byte> bytes);
 
   /// Gradients of the floats that x, the first states and the weights were quantised from. dy [T, N, directions * H];

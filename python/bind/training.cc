@@ -345,7 +345,14 @@ void qat_backward(const nb::any& saved, const nb::any& dy, const nb::any& last_g
   const nb::gil_scoped_release release;
   with_memory("training", [&] {
     const PoolUse use(pool);
-    const GruQatRun run = take(GruQatRun::restore(saved_in.bytes()));
+    std::span<const std::byte> bytes = saved_in.bytes();
+    std::vector<int64_t> aligned;  // a tensor may begin anywhere
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(int64_t) != 0) {
+      aligned.resize(bytes.size() / sizeof(int64_t) + 1);
+      bytes = std::as_bytes(std::span(aligned)).first(bytes.size());
+      std::ranges::copy(saved_in.bytes(), reinterpret_cast<std::byte*>(aligned.data()));
+    }
+    const GruQatRun run = take(GruQatRun::restore(bytes));
     std::vector<GruGridGradients> sums(grids_out ? into.into.size() : 0);
     check(run.backward(dy_in.values<float>(), floats_of(dx_out), into.into,
                        {.last_gradient = last_in.values<float>(), .first_gradient = floats_of(first_out)}, use.pool,

@@ -482,6 +482,14 @@ def test_compiled_without_breaks(phase, gru):
     assert equal(found, [p.grad for p in gru.parameters()])
     with torch.no_grad():
         assert torch.equal(compiled(x)[0], plain[0])
+    for _ in range(2):  # with other grids and sizes
+        if phase != "float":
+            quantized(gru, x, bits="5", learn=None if phase == "quantized" else phase)
+        for steps, batch in ((5, 2), (7, 3)):
+            piece = x[:steps, :batch]
+            assert torch.equal(compiled(piece)[0], gru(piece)[0])
+            found = torch.autograd.grad(compiled(piece)[0].sum(), list(gru.parameters()), allow_unused=True)
+            assert equal(found, torch.autograd.grad(gru(piece)[0].sum(), list(gru.parameters()), allow_unused=True))
 
 
 def test_compiled_inference():

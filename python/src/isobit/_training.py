@@ -56,7 +56,7 @@ class Registered:
 
 def found(key: int) -> Any:
     try:
-        return _registered[key].core
+        return _registered[int(key)].core  # an integer also where torch.compile made a symbol of it
     except KeyError:
         raise FailedPreconditionError("the QuantGRU whose grids this call needs is no longer there; keep it") from None
 

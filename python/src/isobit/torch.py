@@ -200,9 +200,9 @@ class QuantGRU(torch.nn.RNNBase):
             raise isobit.FailedPreconditionError("quantize() before calibrate(): run data within calibrating(model)")
         core = _isobit.GruQat(self._calibrator, bits, method, scale, rounding, table)
         if learn == "steps":
-            self.log2_steps = torch.nn.Parameter(torch.tensor(core.log2_steps))
+            self.log2_steps = torch.nn.Parameter(torch.tensor(core.log2_steps, dtype=torch.float32))
         elif learn == "ranges":
-            self.ranges = torch.nn.Parameter(torch.tensor(core.ranges))
+            self.ranges = torch.nn.Parameter(torch.tensor(core.ranges, dtype=torch.float32))
         self._grids = _training.Registered(core)
         self._calibrator = None
 

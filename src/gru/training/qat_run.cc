@@ -28,12 +28,20 @@ namespace {
 
 constexpr char kWho[] = "training";
 
+/// Whether an array is deleted; that of the caller is not.
+struct Owner {
+  bool owns = true;
+  template <typename T>
+  void operator()(T* array) const {
+    if (owns) delete[] array;
+  }
+};
 /// Arrays whose elements past a length stay as they are, and are not read.
 template <typename T>
-using Array = std::unique_ptr<T[]>;
+using Array = std::unique_ptr<T[], Owner>;
 template <typename T>
 Array<T> array_of(int64_t count) {
-  return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
+  return Array<T>(std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count)).release());
 }
 
 /// What clamps of quantisation were given, of x and of first states.
@@ -150,7 +158,8 @@ struct GruQatRun::Data {
   /// Of steps past a length nothing is written: zeros, so that what is saved is determined.
   template <typename T>
   [[nodiscard]] Array<T> array_of_steps(int64_t count) const {
-    return lengths.empty() ? array_of<T>(count) : std::make_unique<T[]>(static_cast<size_t>(count));
+    if (lengths.empty()) return array_of<T>(count);
+    return Array<T>(std::make_unique<T[]>(static_cast<size_t>(count)).release());
   }
   [[nodiscard]] int64_t rows() const { return sizes.steps * sizes.batch; }
   [[nodiscard]] int64_t state_size() const { return sizes.batch * sizes.hidden_size; }
@@ -482,30 +491,52 @@ struct SavedHeader {
   }
 };
 
-/// visit(pointer, count) for every array that backward reads, the widest numbers first.
+/// visit(array, count) for every array that backward reads, the widest numbers first.
 template <typename Data, typename Visit>
 void for_each_array(Data& data, const Visit& visit) {
   const GruTrainingSizes& s = data.sizes;
   const int64_t inputs = data.rows() * s.input_size, units = data.rows() * s.hidden_size;
   const int64_t learned = data.learns_grids ? 1 : 0, first = std::ssize(data.first);
-  visit(data.lengths.data(), std::ssize(data.lengths));
-  visit(data.first.data(), first);
-  for (size_t i = 0; i < data.inputs.size(); ++i) visit(data.inputs[i].get(), i == 0 ? inputs : y_size(s));
-  visit(data.x_clamps.rests.get(), learned * inputs);
+  visit(data.lengths, std::ssize(data.lengths));
+  visit(data.first, first);
+  for (size_t i = 0; i < data.inputs.size(); ++i) visit(data.inputs[i], i == 0 ? inputs : y_size(s));
+  visit(data.x_clamps.rests, learned * inputs);
   for (auto& of : data.directions) {
-    visit(of.W.data(), std::ssize(of.W));
-    visit(of.R.data(), std::ssize(of.R));
-    visit(of.saved.get(), 4 * units);
-    visit(of.rests.get(), learned * kClamps * units);
+    visit(of.W, std::ssize(of.W));
+    visit(of.R, std::ssize(of.R));
+    visit(of.saved, 4 * units);
+    visit(of.rests, learned * kClamps * units);
   }
   for (auto& of : data.directions) {
-    visit(of.passes.get(), units);
-    visit(of.above.get(), learned * units);
+    visit(of.passes, units);
+    visit(of.above, learned * units);
   }
-  visit(data.x_clamps.passes.get(), inputs);
-  visit(data.x_clamps.above.get(), learned * inputs);
-  visit(data.first_clamps.passes.get(), first);
-  visit(data.mask.data(), std::ssize(data.mask));
+  visit(data.x_clamps.passes, inputs);
+  visit(data.x_clamps.above, learned * inputs);
+  visit(data.first_clamps.passes, first);
+  visit(data.mask, std::ssize(data.mask));
+}
+
+template <typename T>
+std::span<const std::byte> bytes_of(const std::vector<T>& array, int64_t) {
+  return std::as_bytes(std::span(array));
+}
+template <typename T>
+std::span<const std::byte> bytes_of(const Array<T>& array, int64_t count) {
+  return std::as_bytes(std::span(array.get(), static_cast<size_t>(count)));
+}
+/// What was saved of an array: a copy, or where it lies.
+template <typename T>
+void take_from(const std::byte*& from, std::vector<T>& array, int64_t) {
+  const std::span<std::byte> to = std::as_writable_bytes(std::span(array));
+  std::copy_n(from, to.size(), to.begin());
+  from += to.size();
+}
+template <typename T>
+void take_from(const std::byte*& from, Array<T>& array, int64_t count) {
+  // Of a run that is restored nothing is written.
+  array = Array<T>(reinterpret_cast<T*>(const_cast<std::byte*>(from)), Owner{false});
+  from += static_cast<size_t>(count) * sizeof(T);
 }
 
 template <typename Data>
@@ -530,9 +561,8 @@ Status GruQatRun::save(std::span<std::byte> bytes) const {
   const SavedHeader header = saved_header(*data_);
   std::memcpy(bytes.data(), &header, sizeof(header));
   std::byte* to = bytes.data() + sizeof(header);
-  for_each_array(*data_, [&](const auto* values, int64_t count) {
-    to = std::ranges::copy(std::as_bytes(std::span(values, static_cast<size_t>(count))), to).out;
-  });
+  for_each_array(*data_,
+                 [&](const auto& array, int64_t count) { to = std::ranges::copy(bytes_of(array, count), to).out; });
   return {};
 }
 
@@ -543,6 +573,8 @@ Result<GruQatRun> GruQatRun::restore(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof(header)) return refuse_training(who + " is no more than a part of what save() wrote");
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (header.magic != SavedHeader::kMagic) return refuse_training(who + " is not what save() wrote");
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(int64_t) != 0)
+    return refuse_training(who + " must begin at a multiple of " + std::to_string(alignof(int64_t)) + " bytes");
   const GruTrainingSizes& s = header.sizes;
   ISOBIT_RETURN_IF_ERROR(GruTraining::create(s, who).status());
   if (header.size() != static_cast<Int128>(bytes.size()))
@@ -553,30 +585,18 @@ Result<GruQatRun> GruQatRun::restore(std::span<const std::byte> bytes) {
   data->learns_grids = header.learns_grids != 0;
   ISOBIT_ASSIGN_OR_RETURN(data->path, default_cpu_path());
   const auto count = [](int64_t of) { return static_cast<size_t>(of); };
-  const int64_t H = s.hidden_size, rows = data->rows(), inputs = rows * s.input_size;
+  const int64_t H = s.hidden_size;
   if (header.has_lengths != 0) data->lengths.resize(count(s.batch));
   if (header.has_mask != 0) data->mask.resize(count(s.layers * y_size(s)));
-  if (header.has_first != 0) {
-    data->first.resize(count(s.layers * s.directions * data->state_size()));
-    data->first_clamps = NumberClamps(std::ssize(data->first), false);
-  }
-  data->inputs.push_back(array_of<float>(inputs));
-  data->x_clamps = NumberClamps(inputs, data->learns_grids);
-  for (int64_t layer = 0; layer < s.layers; ++layer) {
-    data->inputs.push_back(array_of<float>(y_size(s)));
-    for (int64_t d = 0; d < s.directions; ++d)
-      data->directions.push_back({std::vector<float>(count(3 * H * inputs_of(s, layer))),
-                                  std::vector<float>(count(3 * H * H)), array_of<float>(4 * rows * H),
-                                  array_of<uint16_t>(rows * H),
-                                  data->learns_grids ? array_of<uint16_t>(rows * H) : nullptr,
-                                  data->learns_grids ? array_of<float>(rows * kClamps * H) : nullptr});
+  if (header.has_first != 0) data->first.resize(count(s.layers * s.directions * data->state_size()));
+  data->inputs.resize(count(s.layers + 1));
+  data->directions.resize(count(s.layers * s.directions));
+  for (int64_t i = 0; i < s.layers * s.directions; ++i) {
+    data->directions[count(i)].W.resize(count(3 * H * inputs_of(s, i / s.directions)));
+    data->directions[count(i)].R.resize(count(3 * H * H));
   }
   const std::byte* from = bytes.data() + sizeof(header);
-  for_each_array(*data, [&](auto* values, int64_t of_array) {
-    const std::span<std::byte> to = std::as_writable_bytes(std::span(values, count(of_array)));
-    std::copy_n(from, to.size(), to.begin());
-    from += to.size();
-  });
+  for_each_array(*data, [&](auto& array, int64_t of_array) { take_from(from, array, of_array); });
   ISOBIT_RETURN_IF_ERROR(check_lengths(kWho, data->lengths, s.steps));
   GruQatRun run;
   run.data_ = std::move(data);
