@@ -297,8 +297,24 @@ std::vector<double> shares_of(const GruQatRun& run) {
   return shares;
 }
 
-/// Shares of clamps; for each learned grid what below, above and inside count in the gradient of log2 of its step.
-using Forwarded = std::pair<std::vector<double>, std::vector<std::array<double, 3>>>;
+/// A grid as numbers: bits, whether it is signed, whether its scale is a power of two, shift, scale, zero point.
+using GridNumbers = std::array<double, 6>;
+GridNumbers numbers_of(const Grid& grid) {
+  return {
+      static_cast<double>(grid.bits),  grid.is_signed ? 1.0 : 0.0,           grid.kind == ScaleKind::kPow2 ? 1.0 : 0.0,
+      static_cast<double>(grid.shift), static_cast<double>(grid.real_scale), static_cast<double>(grid.zero_point)};
+}
+Grid grid_of_numbers(std::span<const double> numbers) {
+  return {static_cast<int32_t>(numbers[0]),
+          numbers[1] != 0,
+          numbers[2] != 0 ? ScaleKind::kPow2 : ScaleKind::kReal,
+          static_cast<int32_t>(numbers[3]),
+          static_cast<float>(numbers[4]),
+          static_cast<int64_t>(numbers[5])};
+}
+
+/// Shares of clamps, and each learned grid.
+using Forwarded = std::pair<std::vector<double>, std::vector<GridNumbers>>;
 
 Forwarded qat_forward(const GruQat& self, const nb::any& x, const nb::any& first, const Arrays& weights,
                       const std::optional<std::vector<double>>& log2_steps, bool learn, const nb::any& lengths,
@@ -324,24 +340,31 @@ Forwarded qat_forward(const GruQat& self, const nb::any& x, const nb::any& first
         {.first = first_in.values<float>(), .last = floats_of(last_out)}, options, {.learn_grids = learn}));
     if (saved_out) check(run.save(saved_out->bytes()));
     Forwarded forwarded{shares_of(run), {}};
-    for (const Learned& which : learned_grids(model)) {
-      const Grid& grid = grid_of(model, which);
-      forwarded.second.push_back({log2_step_gradient({.below = 1}, grid), log2_step_gradient({.above = 1}, grid),
-                                  log2_step_gradient({.inside = 1}, grid)});
-    }
+    for (const Learned& which : learned_grids(model)) forwarded.second.push_back(numbers_of(grid_of(model, which)));
     return forwarded;
   });
 }
 
-/// grids: below, above and inside of each learned grid, [K, 3].
+/// grids: those of the forward, where gradients of learned ones are wanted, and where these go: [K], of log2 of steps,
+/// or [K, 2], of ranges.
 void qat_backward(const nb::any& saved, const nb::any& dy, const nb::any& last_gradient, const nb::any& dx,
-                  const nb::any& first_gradient, const Arrays& gradients, const nb::any& grids, int directions,
-                  Pool* pool) {
+                  const nb::any& first_gradient, const Arrays& gradients,
+                  const std::optional<std::vector<std::vector<double>>>& grids, const nb::any& learned_gradient,
+                  int directions, Pool* pool) {
   const Input saved_in(saved, "saved", Dtype::kU8), dy_in(dy, "dy", Dtype::kF32);
   const Optional last_in(last_gradient, "the gradient of h_n", Dtype::kF32);
   const std::optional<Output> dx_out = written(dx, "dx"), first_out = written(first_gradient, "the gradient of h_0"),
-                              grids_out = written(grids, "the gradients of grids");
+                              learned_out = written(learned_gradient, "the gradient of grids");
   Gradients into(gradients, "gradients");
+  const std::vector<Learned> learned = learned_grids(directions, std::ssize(into.into));
+  const std::span<float> out = floats_of(learned_out);
+  const bool of_steps = out.size() == learned.size();
+  if (grids) {
+    check_learned("grids", grids->size(), learned.size());
+    check_learned("the gradient of grids", out.size(), of_steps ? learned.size() : 2 * learned.size());
+    for (const std::vector<double>& numbers : *grids)
+      check_learned("a grid's numbers", numbers.size(), std::tuple_size_v<GridNumbers>);
+  }
   const nb::gil_scoped_release release;
   with_memory("training", [&] {
     const PoolUse use(pool);
@@ -353,18 +376,18 @@ void qat_backward(const nb::any& saved, const nb::any& dy, const nb::any& last_g
       std::ranges::copy(saved_in.bytes(), reinterpret_cast<std::byte*>(aligned.data()));
     }
     const GruQatRun run = take(GruQatRun::restore(bytes));
-    std::vector<GruGridGradients> sums(grids_out ? into.into.size() : 0);
+    std::vector<GruGridGradients> sums(grids ? into.into.size() : 0);
     check(run.backward(dy_in.values<float>(), floats_of(dx_out), into.into,
                        {.last_gradient = last_in.values<float>(), .first_gradient = floats_of(first_out)}, use.pool,
                        sums));
     into.put();
-    if (!grids_out) return;
-    const std::vector<Learned> learned = learned_grids(directions, std::ssize(into.into));
-    const std::span<float> out = floats_of(grids_out);
-    check_learned("the gradients of grids", out.size(), 3 * learned.size());
-    for (size_t i = 0; i < learned.size(); ++i) {
+    for (size_t i = 0; grids && i < learned.size(); ++i) {
       const GruGridGradient& of = sums[static_cast<size_t>(learned[i].first)][learned[i].second];
-      out[3 * i] = of.below, out[3 * i + 1] = of.above, out[3 * i + 2] = of.inside;
+      if (of_steps) {
+        out[i] = log2_step_gradient(of, grid_of_numbers((*grids)[i]));
+      } else {
+        out[2 * i] = of.below, out[2 * i + 1] = of.above;
+      }
     }
   });
 }
@@ -460,8 +483,8 @@ void bind_training(nb::module_& m) {
       },
       "from_gru"_a, "to_gru"_a, "h"_a, "out"_a, "passed"_a, "isobit::hand_over.");
   m.def("gru_qat_backward", &qat_backward, "saved"_a, "dy"_a, "last_gradient"_a.none(), "dx"_a.none(),
-        "first_gradient"_a.none(), "gradients"_a, "grids"_a.none(), "directions"_a, "pool"_a.none(),
-        "GruQatRun::restore and backward.");
+        "first_gradient"_a.none(), "gradients"_a, "grids"_a.none(), "learned_gradient"_a.none(), "directions"_a,
+        "pool"_a.none(), "GruQatRun::restore and backward.");
 }
 
 }  // namespace isobit::python

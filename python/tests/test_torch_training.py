@@ -459,13 +459,13 @@ def test_operators_pass_opcheck(phase, gru):
                                   (y.detach(), last.detach(), x.detach(), first if first is None else first.detach(),
                                    [w.detach() for w in weights], counts, masks, y.detach(), saved, 2, True, True))
         else:
-            learned = gru.log2_steps
-            grids = 0 if learned is None else len(learned)
-            rest = gru._grids.key, 2, grids > 0, True, True
+            learned = gru._learned()
+            rest = gru._grids.key, 2, learned is not None, True, True
             torch.library.opcheck(_training.qat_forward, (*arguments, learned, *rest))
-            y, last, saved, _ = _training.qat_forward(*arguments, learned, *rest)
+            y, last, saved, of_grids = _training.qat_forward(*arguments, learned, *rest)
             torch.library.opcheck(_training.qat_backward, (y.detach(), last.detach(), [w.detach() for w in weights],
-                                                           saved, grids, 2, True, True))
+                                                           saved, None if learned is None else of_grids,
+                                                           phase == "steps", 2, True, True))
 
 
 @KINDS

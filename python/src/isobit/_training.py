@@ -205,36 +205,38 @@ def _qat_forward(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout:
                  directions: int, learn: bool, keep: bool, check: bool) -> tuple[Any, Any, Any, Any]:
     _refuse_lengths(lengths, x.shape[0])
     y, last, saved, _ = _qat_results(x, h0, weights, lengths, zoneout, learned, key, directions, learn, keep, check)
-    shares, slopes = found(key).forward(_contiguous(x), _contiguous(h0), [_contiguous(w) for w in weights],
+    shares, grids = found(key).forward(_contiguous(x), _contiguous(h0), [_contiguous(w) for w in weights],
                                         _steps(learned), learn, _contiguous(lengths), _contiguous(zoneout), y, last,
                                         saved if keep else None, _pool())
     if keep:
         _warn_of_clipping(shares, directions)
-    return y, last, saved, torch.tensor(slopes if learn else [], dtype=torch.float64)
+    return y, last, saved, torch.tensor(grids if learn else [], dtype=torch.float64)
 
 
 def _qat_results(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, learned: Any, key: int,
                  directions: int, learn: bool, keep: bool, check: bool) -> tuple[Any, Any, Any, Any]:
     size = _saved_size(x, h0, weights, lengths, zoneout, directions, learn) if keep else 0
-    slopes = x.new_empty((learned.shape[0], 3) if learn else (0,), dtype=torch.float64)
-    return *_results(x, weights, directions), x.new_empty((size,), dtype=torch.uint8), slopes
+    grids = x.new_empty((learned.shape[0], 6) if learn else (0,), dtype=torch.float64)
+    return *_results(x, weights, directions), x.new_empty((size,), dtype=torch.uint8), grids
 
 
-def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: int, directions: int, wants_dx: bool,
-                  check: bool) -> list[Any]:
+def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: Any, of_steps: bool, directions: int,
+                  wants_dx: bool, check: bool) -> list[Any]:
     if check:
         _refuse_not_finite(dy, "y")
         _refuse_not_finite(dlast, "h_n")
-    made = _qat_gradients_of(dy, dlast, weights, saved, grids, directions, wants_dx, check)
+    made = _qat_gradients_of(dy, dlast, weights, saved, grids, of_steps, directions, wants_dx, check)
     _isobit.gru_qat_backward(_contiguous(saved), _contiguous(dy), _contiguous(dlast), made[1] if wants_dx else None,
-                             made[2], made[3:], made[0] if grids else None, directions, _pool())
+                             made[2], made[3:], None if grids is None else grids.tolist(),
+                             None if grids is None else made[0], directions, _pool())
     _warn_of_explosion((dy, dlast), made[3:])
     return made
 
 
-def _qat_gradients_of(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: int, directions: int,
-                      wants_dx: bool, check: bool) -> list[Any]:
-    return [dy.new_empty((grids, 3)), *_gradients(dy, dlast, weights, wants_dx)]
+def _qat_gradients_of(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: Any, of_steps: bool,
+                      directions: int, wants_dx: bool, check: bool) -> list[Any]:
+    shape = (0,) if grids is None else (grids.shape[0],) if of_steps else (grids.shape[0], 2)
+    return [dy.new_empty(shape), *_gradients(dy, dlast, weights, wants_dx)]
 
 
 def _hand_over(h: Any, from_weights: Sequence[Any], to_weights: Sequence[Any], from_learned: Any, to_learned: Any,
@@ -302,8 +304,8 @@ qat_forward = _operator(
     "(Tensor, Tensor, Tensor, Tensor)", _qat_forward, _qat_results)
 qat_backward = _operator(
     "gru_qat_backward",
-    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, int grids, int directions, bool wants_dx, bool check) "
-    "-> Tensor[]", _qat_backward, _qat_gradients_of)
+    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, Tensor? grids, bool of_steps, int directions, "
+    "bool wants_dx, bool check) -> Tensor[]", _qat_backward, _qat_gradients_of)
 hand_over = _operator(
     "gru_hand_over",
     "(Tensor h, Tensor[] from_weights, Tensor[] to_weights, Tensor? from_learned, Tensor? to_learned, int from_key, "
@@ -347,25 +349,20 @@ def _qat_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> No
     if not keep:
         raise FailedPreconditionError("gru_qat_forward: keep is False, must be True where gradients are wanted")
     _keep(ctx, x, h0, weights, directions, check)
-    _, _, saved, slopes = output
-    ctx.grids = learned.shape[0] if learn else 0
-    ctx.of_steps = learn and learned.dim() == 1
-    ctx.mark_non_differentiable(saved, slopes)
-    ctx.save_for_backward(saved, slopes, *weights)
+    _, _, saved, grids = output
+    ctx.learn, ctx.of_steps = learn, learn and learned.dim() == 1
+    ctx.mark_non_differentiable(saved, grids)
+    ctx.save_for_backward(saved, grids, *weights)
 
 
 def _qat_gradients(ctx: Any, dy: Any, dlast: Any, *_: Any) -> tuple[Any, ...]:
-    saved, slopes, *weights = ctx.saved_tensors
+    saved, grids, *weights = ctx.saved_tensors
     like = weights[0]
-    sums, dx, dh0, *dweights = qat_backward(_given(dy, ctx.y_shape, like), _given(dlast, ctx.last_shape, like), weights,
-                                            saved, ctx.grids, ctx.directions, ctx.needs_input_grad[0], ctx.check)
-    dlearned = None
-    if ctx.of_steps:
-        dlearned = (sums.double() * slopes).sum(1).to(sums.dtype)
-    elif ctx.grids:
-        dlearned = sums[:, :2]  # below and above: of the ends
-    return (dx if ctx.needs_input_grad[0] else None, dh0 if ctx.has_first else None, dweights, None, None, dlearned,
-            *[None] * 5)
+    dlearned, dx, dh0, *dweights = qat_backward(
+        _given(dy, ctx.y_shape, like), _given(dlast, ctx.last_shape, like), weights, saved, grids if ctx.learn else None,
+        ctx.of_steps, ctx.directions, ctx.needs_input_grad[0], ctx.check)
+    return (dx if ctx.needs_input_grad[0] else None, dh0 if ctx.has_first else None, dweights, None, None,
+            dlearned if ctx.learn else None, *[None] * 5)
 
 
 def _hand_over_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
