@@ -559,6 +559,11 @@ def test_autocast(phase, dtype, gru):
         assert gru(x)[0].dtype == torch.float32
     y.float().sum().backward()
     assert all(p.grad.dtype == torch.float32 for p in gru.parameters())
+    if phase == "quantized":
+        frozen = copy.deepcopy(gru)
+        frozen.freeze()
+        with torch.autocast("cpu", dtype=dtype):
+            assert torch.equal(frozen(half, torch.zeros(4, N, H, dtype=dtype))[0], y)
     with pytest.raises(TypeError, match=r"input is b?float16, must be float32 \(float16 and bfloat16 are taken under"):
         gru(half)
 

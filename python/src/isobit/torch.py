@@ -266,10 +266,14 @@ class QuantGRU(torch.nn.RNNBase):
                                                   "them out")
             x, counts = pad_packed_sequence(packed)
         batch_first = self.batch_first and packed is None and x.dim() == 3
+        dtype = x.dtype
+        if dtype in _HALVES and torch.is_autocast_enabled(x.device.type):
+            x, hx = x.float(), None if hx is None else hx.float()
         if self._model is not None:
             y, last = self._infer(self._model, x, hx, counts, zoneout, batch_first)
         else:
             y, last = self._train(x, hx, counts, zoneout, batch_first)
+        y, last = y.to(dtype), last.to(dtype)
         if packed is not None:
             y = pack_padded_sequence(y, counts, enforce_sorted=packed.sorted_indices is None)
         return y, last
@@ -295,10 +299,7 @@ class QuantGRU(torch.nn.RNNBase):
     def _train(self, x: torch.Tensor, hx: torch.Tensor | None, counts: Any, zoneout: Any,
                batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """The forward with gradients, of floats or integers; observed, without."""
-        dtype, single = x.dtype, x.dim() == 2
-        if dtype in _HALVES and torch.is_autocast_enabled(x.device.type):
-            x = x.float()
-            hx = None if hx is None else hx.float()
+        single = x.dim() == 2
         if self._calibrator is not None and x.device.type != "cpu" and zoneout is None:
             return self._observe_elsewhere(self._calibrator, x, hx, counts, batch_first)
         self._check(x, hx, batch_first)
@@ -333,7 +334,7 @@ class QuantGRU(torch.nn.RNNBase):
             y, last = y[:, 0], last[:, 0]
         elif batch_first:
             y = y.transpose(0, 1)
-        return y.to(dtype), last.to(dtype)
+        return y, last
 
     def _observe_elsewhere(self, calibrator: isobit.Calibrator, x: torch.Tensor, hx: torch.Tensor | None, counts: Any,
                            batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
