@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "core/cuda/status.h"
 #include "isobit/arrays.h"
@@ -17,9 +18,11 @@
 #include "isobit/cuda/conv.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
+#include "isobit/cuda/gru_training.h"
 #include "isobit/cuda/linear.h"
 #include "isobit/dtype.h"
 #include "isobit/gru.h"
+#include "isobit/gru_training.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "isobit/run.h"
@@ -29,6 +32,9 @@ extern "C" __attribute__((visibility("default"))) isobit_cuda_table_type isobit_
 
 struct isobit_cuda_gru {
   isobit::cuda::DeviceGru gru;
+};
+struct isobit_cuda_gru_training {
+  isobit::cuda::DeviceGruTraining training;
 };
 struct isobit_cuda_linear {
   std::variant<isobit::cuda::DeviceLinear, isobit::cuda::DeviceStaticLinear> layer;
@@ -218,6 +224,71 @@ int32_t gru_check_input(const isobit_cuda_gru* gru, const void* workspace, int64
                     [&] { return DeviceGru::check_input(bytes_of(workspace, workspace_bytes), stream_of(stream)); });
 }
 
+// ---- Training of GRUs
+
+std::span<float> floats_of(const isobit_cuda_floats& array) { return {array.data, static_cast<size_t>(array.count)}; }
+
+/// GruTrainingWeights or GruTrainingGradients.
+template <typename Of>
+std::vector<Of> directions_of(const isobit_cuda_floats* arrays, int64_t count) {
+  std::vector<Of> directions;
+  for (int64_t i = 0; i + 3 < count; i += 4)
+    directions.push_back(
+        {floats_of(arrays[i]), floats_of(arrays[i + 1]), floats_of(arrays[i + 2]), floats_of(arrays[i + 3])});
+  return directions;
+}
+
+RunOptions training_options(const isobit_cuda_gru_training_run& run) {
+  RunOptions options;
+  options.stream = stream_of(run.stream);
+  options.lengths = {run.lengths, static_cast<size_t>(run.lengths_count)};
+  options.zoneout_mask = {run.zoneout_mask, static_cast<size_t>(run.zoneout_mask_count)};
+  return options;
+}
+
+int32_t gru_training_create(const isobit_cuda_gru_training_sizes* sizes, const char* name, int32_t device,
+                            isobit_cuda_gru_training** training) {
+  *training = nullptr;
+  return guarded([&]() -> Status {
+    const GruTrainingSizes of{.steps = sizes->steps,
+                              .batch = sizes->batch,
+                              .input_size = sizes->input_size,
+                              .hidden_size = sizes->hidden_size,
+                              .layers = sizes->layers,
+                              .directions = sizes->directions};
+    return make_on(device, training, [&] { return DeviceGruTraining::create(of, name, device); });
+  });
+}
+
+void gru_training_destroy(isobit_cuda_gru_training* training) { delete training; }
+
+int64_t gru_training_workspace_bytes(const isobit_cuda_gru_training* training) {
+  return training->training.workspace_bytes();
+}
+
+int32_t gru_training_forward(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run) {
+  return guarded_on(training->training.device(), [&] {
+    return training->training.forward(
+        directions_of<GruTrainingWeights>(run->weights, run->weights_count), floats_of(run->x), floats_of(run->y),
+        floats_of(run->saved), bytes_of(run->workspace, run->workspace_bytes),
+        {.first = floats_of(run->first), .last = floats_of(run->last)}, training_options(*run));
+  });
+}
+
+int32_t gru_training_backward(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run) {
+  return guarded_on(training->training.device(), [&] {
+    return training->training.backward(directions_of<GruTrainingWeights>(run->weights, run->weights_count),
+                                       floats_of(run->x), floats_of(run->y), floats_of(run->saved), floats_of(run->dy),
+                                       floats_of(run->dx),
+                                       directions_of<GruTrainingGradients>(run->gradients, run->gradients_count),
+                                       bytes_of(run->workspace, run->workspace_bytes),
+                                       {.first = floats_of(run->first),
+                                        .last_gradient = floats_of(run->last_gradient),
+                                        .first_gradient = floats_of(run->first_gradient)},
+                                       training_options(*run));
+  });
+}
+
 // ---- Linear layers
 
 int32_t linear_create(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
@@ -374,6 +445,11 @@ constexpr isobit_cuda_functions kFunctions = {
     .gru_state_to_float = gru_state_to_float,
     .gru_run = gru_run,
     .gru_check_input = gru_check_input,
+    .gru_training_create = gru_training_create,
+    .gru_training_destroy = gru_training_destroy,
+    .gru_training_workspace_bytes = gru_training_workspace_bytes,
+    .gru_training_forward = gru_training_forward,
+    .gru_training_backward = gru_training_backward,
     .linear_create = linear_create,
     .linear_create_static = linear_create_static,
     .linear_destroy = linear_destroy,

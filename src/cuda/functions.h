@@ -20,12 +20,13 @@ extern "C" {
 #endif
 
 // Of what is below; another number with each change.
-#define ISOBIT_CUDA_FUNCTIONS_VERSION 3
+#define ISOBIT_CUDA_FUNCTIONS_VERSION 4
 
-typedef struct isobit_cuda_gru isobit_cuda_gru;            // DeviceGru
-typedef struct isobit_cuda_linear isobit_cuda_linear;      // DeviceLinear or DeviceStaticLinear
-typedef struct isobit_cuda_conv isobit_cuda_conv;          // DeviceConv or DeviceStaticConv
-typedef struct isobit_cuda_function isobit_cuda_function;  // DeviceFp16Function
+typedef struct isobit_cuda_gru isobit_cuda_gru;                    // DeviceGru
+typedef struct isobit_cuda_gru_training isobit_cuda_gru_training;  // DeviceGruTraining
+typedef struct isobit_cuda_linear isobit_cuda_linear;              // DeviceLinear or DeviceStaticLinear
+typedef struct isobit_cuda_conv isobit_cuda_conv;                  // DeviceConv or DeviceStaticConv
+typedef struct isobit_cuda_function isobit_cuda_function;          // DeviceFp16Function
 
 // DeviceGru::forward of arrays in device memory.
 typedef struct isobit_cuda_gru_run {
@@ -44,6 +45,39 @@ typedef struct isobit_cuda_gru_run {
   int32_t x_dtype, y_dtype;
   int32_t batch_first, whole_sequence;
 } isobit_cuda_gru_run;
+
+// GruTrainingSizes.
+typedef struct isobit_cuda_gru_training_sizes {
+  int64_t steps, batch, input_size, hidden_size, layers, directions;
+} isobit_cuda_gru_training_sizes;
+
+// An array of floats in device memory; of an optional one that is not there NULL and 0.
+typedef struct isobit_cuda_floats {
+  float* data;
+  int64_t count;
+} isobit_cuda_floats;
+
+// DeviceGruTraining::forward and backward of arrays in device memory. Forward reads weights, x, first, lengths and the
+// mask, and writes y, saved and last. Backward reads y, saved, dy and last_gradient, too, and writes dx, first_gradient
+// and gradients.
+typedef struct isobit_cuda_gru_training_run {
+  // In host memory: W, R, bw and br of each direction of each layer, whose rows are those of the gates u, r, n.
+  const isobit_cuda_floats* weights;
+  int64_t weights_count;  // arrays
+  isobit_cuda_floats x, first;
+  isobit_cuda_floats y, saved, last;
+  isobit_cuda_floats dy, last_gradient;
+  isobit_cuda_floats dx, first_gradient;
+  const isobit_cuda_floats* gradients;  // in host memory: arrays as weights
+  int64_t gradients_count;
+  void* workspace;
+  int64_t workspace_bytes;
+  const int64_t* lengths;  // [N]; NULL: T for all
+  int64_t lengths_count;
+  const uint8_t* zoneout_mask;  // [layers, T, N, directions * H]; NULL: all 1
+  int64_t zoneout_mask_count;
+  void* stream;
+} isobit_cuda_gru_training_run;
 
 // forward of DeviceLinear or DeviceStaticLinear of arrays in device memory.
 typedef struct isobit_cuda_linear_run {
@@ -120,6 +154,16 @@ typedef struct isobit_cuda_functions {
   // Waits for the stream; an error with the index of the first NaN of x in the last run that used this workspace.
   int32_t (*gru_check_input)(const isobit_cuda_gru* gru, const void* workspace, int64_t workspace_bytes, void* stream);
 
+  // name: the training in messages. Copies nothing to the device.
+  int32_t (*gru_training_create)(const isobit_cuda_gru_training_sizes* sizes, const char* name, int32_t device,
+                                 isobit_cuda_gru_training** training);
+  void (*gru_training_destroy)(isobit_cuda_gru_training* training);  // NULL does nothing
+  // Bytes of device memory, from a multiple of 256 on, for forward and for backward.
+  int64_t (*gru_training_workspace_bytes)(const isobit_cuda_gru_training* training);
+  // Asynchronous on the stream.
+  int32_t (*gru_training_forward)(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run);
+  int32_t (*gru_training_backward)(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run);
+
   // weights: what saved_low_bit() gave for one matrix. Checks every field of it, copies it to the device and waits for
   // that.
   int32_t (*linear_create)(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
@@ -165,6 +209,9 @@ typedef struct isobit_cuda_functions {
 
 static_assert(sizeof(isobit_cuda_gru_run) == 120 && offsetof(isobit_cuda_gru_run, x_dtype) == 104,
               "isobit_cuda_gru_run");
+static_assert(sizeof(isobit_cuda_gru_training_sizes) == 48, "isobit_cuda_gru_training_sizes");
+static_assert(sizeof(isobit_cuda_gru_training_run) == 232 && offsetof(isobit_cuda_gru_training_run, stream) == 224,
+              "isobit_cuda_gru_training_run");
 static_assert(sizeof(isobit_cuda_linear_run) == 88 && offsetof(isobit_cuda_linear_run, x_dtype) == 80,
               "isobit_cuda_linear_run");
 static_assert(sizeof(isobit_cuda_conv_run) == 120 && offsetof(isobit_cuda_conv_run, x_dtype) == 112,
@@ -175,7 +222,7 @@ static_assert(sizeof(isobit_cuda_linear_options) == 32 && offsetof(isobit_cuda_l
               "isobit_cuda_linear_options");
 static_assert(offsetof(isobit_cuda_functions, version) == 0 && offsetof(isobit_cuda_functions, release) == 8,
               "what is read before the versions are known to be the same");
-static_assert(sizeof(isobit_cuda_functions) == 27 * 8, "a change of isobit_cuda_functions is another version");
+static_assert(sizeof(isobit_cuda_functions) == 32 * 8, "a change of isobit_cuda_functions is another version");
 
 // `version`: that of the caller. A library that has no such table gives its own.
 #define ISOBIT_CUDA_TABLE_SYMBOL "isobit_cuda_table"

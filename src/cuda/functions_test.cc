@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,9 +21,11 @@
 #include "gru/random_model.h"
 #include "isobit/arrays.h"
 #include "isobit/conv.h"
+#include "isobit/cuda/gru_training.h"
 #include "isobit/fp16_function.h"
 #include "isobit/fp16_table.h"
 #include "isobit/gru.h"
+#include "isobit/gru_training.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "testing/cuda_buffer.h"
@@ -149,6 +152,10 @@ TEST(CudaFunctions, ErrorsAreCodesAndMessagesOfTheThread) {
     EXPECT_EQ(none, nullptr);
     const std::string text = f->last_error();
     EXPECT_EQ(text.find("device 1048576: "), 0u) << text;
+    isobit_cuda_gru_training* training = nullptr;
+    const isobit_cuda_gru_training_sizes sizes = {1, 1, 1, 1, 1, 1};
+    EXPECT_EQ(f->gru_training_create(&sizes, "training", 1 << 20, &training), code);
+    EXPECT_EQ(training, nullptr);
     isobit_cuda_function* function = nullptr;
     const std::vector<uint16_t> results(65536);
     EXPECT_EQ(f->function_create(results.data(), 65536, 1 << 20, &function), code);
@@ -156,6 +163,7 @@ TEST(CudaFunctions, ErrorsAreCodesAndMessagesOfTheThread) {
   }).join();
   EXPECT_EQ(f->last_error(), told);  // another thread's errors are its own
   f->gru_destroy(nullptr);
+  f->gru_training_destroy(nullptr);
   f->linear_destroy(nullptr);
   f->conv_destroy(nullptr);
   f->function_destroy(nullptr);
@@ -570,6 +578,100 @@ TEST_F(CudaFunctionRuns, ConvolutionsGiveTheBytesOfTheHost) {
     EXPECT_STREQ(f_->last_error(), "conv: images is -1, must be at least 0");
     f_->conv_destroy(conv);
   }
+}
+
+TEST_F(CudaFunctionRuns, TrainingGivesTheBytesOfTheClass) {
+  if (racecheck()) return;
+  constexpr int64_t T = 6, N = 3, C = 5, H = 20, kLayers = 2, kDirections = 2, kStates = kLayers * kDirections * N * H;
+  constexpr int64_t kRows = T * N, kOutputs = kDirections * H;
+  const isobit_cuda_gru_training_sizes sizes = {T, N, C, H, kLayers, kDirections};
+  isobit_cuda_gru_training* training = nullptr;
+  expect_ok(f_->gru_training_create(&sizes, "training", 0, &training));
+  ASSERT_NE(training, nullptr);
+  const Result<DeviceGruTraining> of_class = DeviceGruTraining::create(
+      {.steps = T, .batch = N, .input_size = C, .hidden_size = H, .layers = kLayers, .directions = kDirections}, "gru");
+  ASSERT_TRUE(of_class.ok()) << of_class.status().message();
+  EXPECT_EQ(f_->gru_training_workspace_bytes(training), of_class->workspace_bytes());
+
+  Random random(9);
+  std::vector<std::unique_ptr<GuardedDeviceBuffer>> buffers;
+  const auto floats = [&](int64_t count) -> isobit_cuda_floats {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-11f;
+    buffers.push_back(std::make_unique<GuardedDeviceBuffer>(count * static_cast<int64_t>(sizeof(float))));
+    buffers.back()->write(values);
+    return {static_cast<float*>(buffers.back()->data()), count};
+  };
+  const auto span = [](const isobit_cuda_floats& of) { return std::span(of.data, static_cast<size_t>(of.count)); };
+  std::vector<isobit_cuda_floats> weights, gradients;
+  for (int64_t i = 0; i < kLayers * kDirections; ++i)
+    for (const int64_t count : {3 * H * (i < kDirections ? C : kOutputs), 3 * H * H, 3 * H, 3 * H}) {
+      weights.push_back(floats(count));
+      gradients.push_back(floats(count));
+    }
+  const GuardedDeviceBuffer workspace(of_class->workspace_bytes());
+  GuardedDeviceBuffer lengths(N * 8), mask(kLayers * kRows * kOutputs);
+  lengths.write(std::vector<int64_t>{T, 0, 4});
+  std::vector<uint8_t> taken(static_cast<size_t>(kLayers * kRows * kOutputs));
+  for (uint8_t& one : taken) one = random.one_in(4) ? 0 : 1;
+  mask.write(taken);
+  isobit_cuda_gru_training_run run{};
+  run.weights = weights.data();
+  run.gradients = gradients.data();
+  run.weights_count = run.gradients_count = std::ssize(weights);
+  run.x = floats(kRows * C);
+  run.first = floats(kStates);
+  run.y = floats(kRows * kOutputs);
+  run.saved = floats(of_class->saved_size());
+  run.last = floats(kStates);
+  run.dy = floats(kRows * kOutputs);
+  run.last_gradient = floats(kStates);
+  run.dx = floats(kRows * C);
+  run.first_gradient = floats(kStates);
+  run.workspace = workspace.data();
+  run.workspace_bytes = of_class->workspace_bytes();
+  run.lengths = static_cast<const int64_t*>(lengths.data());
+  run.lengths_count = N;
+  run.zoneout_mask = static_cast<const uint8_t*>(mask.data());
+  run.zoneout_mask_count = std::ssize(taken);
+  run.stream = stream_;
+  const auto results = [&] {
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    std::vector<std::vector<float>> all;
+    for (const auto& buffer : buffers) all.push_back(buffer->read<float>());
+    return all;
+  };
+  expect_ok(f_->gru_training_forward(training, &run));
+  expect_ok(f_->gru_training_backward(training, &run));
+  const std::vector<std::vector<float>> of_library = results();
+
+  std::vector<GruTrainingWeights> parts;
+  std::vector<GruTrainingGradients> into;
+  for (size_t i = 0; i < weights.size(); i += 4) {
+    parts.push_back({span(weights[i]), span(weights[i + 1]), span(weights[i + 2]), span(weights[i + 3])});
+    into.push_back({span(gradients[i]), span(gradients[i + 1]), span(gradients[i + 2]), span(gradients[i + 3])});
+  }
+  for (const isobit_cuda_floats& of : gradients)
+    ASSERT_EQ(cudaMemset(of.data, 0, static_cast<size_t>(of.count) * sizeof(float)), cudaSuccess);
+  for (const isobit_cuda_floats& of : {run.y, run.last, run.dx, run.first_gradient})
+    ASSERT_EQ(cudaMemset(of.data, 0, static_cast<size_t>(of.count) * sizeof(float)), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const RunOptions options{
+      .stream = stream_, .lengths = {run.lengths, N}, .zoneout_mask = {run.zoneout_mask, taken.size()}};
+  const Status forward = of_class->forward(parts, span(run.x), span(run.y), span(run.saved), workspace.bytes(),
+                                           {.first = span(run.first), .last = span(run.last)}, options);
+  ASSERT_TRUE(forward.ok()) << forward.message();
+  const Status backward = of_class->backward(
+      parts, span(run.x), span(run.y), span(run.saved), span(run.dy), span(run.dx), into, workspace.bytes(),
+      {.first = span(run.first), .last_gradient = span(run.last_gradient), .first_gradient = span(run.first_gradient)},
+      options);
+  ASSERT_TRUE(backward.ok()) << backward.message();
+  EXPECT_EQ(results(), of_library);
+
+  run.gradients_count -= 4;
+  EXPECT_EQ(f_->gru_training_backward(training, &run), static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_STREQ(f_->last_error(), "training: gradients has 3 elements, must have 4: [layers * directions]");
+  f_->gru_training_destroy(training);
 }
 
 TEST_F(CudaFunctionRuns, FunctionsGiveTheBytesOfTheHost) {

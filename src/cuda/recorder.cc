@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libisobit_cuda.so for tests without a device. It has convolutions only, computes nothing, and tells what its
-// functions were given.
+// A libisobit_cuda.so for tests without a device. It has convolutions and the training of GRUs only, computes nothing,
+// and tells what its functions were given.
 #include <bit>
 #include <cstdint>
 #include <initializer_list>
@@ -10,6 +10,9 @@
 #include "cuda/functions.h"
 
 struct isobit_cuda_conv {
+  int32_t device;
+};
+struct isobit_cuda_gru_training {
   int32_t device;
 };
 
@@ -89,11 +92,58 @@ int32_t conv_check_input(const isobit_cuda_conv* conv, const void* workspace, in
   return kInvalidArgument;
 }
 
-constexpr isobit_cuda_functions functions_of_convolutions() {
+int32_t gru_training_create(const isobit_cuda_gru_training_sizes* sizes, const char* name, int32_t device,
+                            isobit_cuda_gru_training** training) {
+  tell("gru_training_create " + std::string(name),
+       {device, sizes->steps, sizes->batch, sizes->input_size, sizes->hidden_size, sizes->layers, sizes->directions});
+  *training = device < 0 ? nullptr : new isobit_cuda_gru_training{device};
+  return device < 0 ? kInvalidArgument : 0;
+}
+
+void gru_training_destroy(isobit_cuda_gru_training* training) {
+  tell("gru_training_destroy", {training->device});
+  delete training;
+}
+
+int64_t gru_training_workspace_bytes(const isobit_cuda_gru_training* training) {
+  tell("gru_training_workspace_bytes", {training->device});
+  return kWorkspaceBytes;
+}
+
+void tell_run(const std::string& what, const isobit_cuda_gru_training* training,
+              const isobit_cuda_gru_training_run& run) {
+  tell(what, {training->device, number_of(run.workspace), run.workspace_bytes, number_of(run.lengths),
+              run.lengths_count, number_of(run.zoneout_mask), run.zoneout_mask_count, number_of(run.stream)});
+  const auto tell_floats = [](const std::string& name, const isobit_cuda_floats& of) {
+    tell(name, {number_of(of.data), of.count});
+  };
+  for (int64_t i = 0; i < run.weights_count; ++i) tell_floats("weights", run.weights[i]);
+  for (const isobit_cuda_floats& of :
+       {run.x, run.first, run.y, run.saved, run.last, run.dy, run.last_gradient, run.dx, run.first_gradient})
+    tell_floats("floats", of);
+  for (int64_t i = 0; i < run.gradients_count; ++i) tell_floats("gradients", run.gradients[i]);
+}
+
+int32_t gru_training_forward(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run) {
+  tell_run("gru_training_forward", training, *run);
+  return run->x.count == 0 ? kInvalidArgument : 0;
+}
+
+int32_t gru_training_backward(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run) {
+  tell_run("gru_training_backward", training, *run);
+  return run->x.count == 0 ? kInvalidArgument : 0;
+}
+
+constexpr isobit_cuda_functions recorded_functions() {
   isobit_cuda_functions functions{};
   functions.version = ISOBIT_CUDA_FUNCTIONS_VERSION;
   functions.release = ISOBIT_VERSION;
   functions.last_error = last_error;
+  functions.gru_training_create = gru_training_create;
+  functions.gru_training_destroy = gru_training_destroy;
+  functions.gru_training_workspace_bytes = gru_training_workspace_bytes;
+  functions.gru_training_forward = gru_training_forward;
+  functions.gru_training_backward = gru_training_backward;
   functions.conv_create = conv_create;
   functions.conv_create_static = conv_create_static;
   functions.conv_destroy = conv_destroy;
@@ -102,7 +152,7 @@ constexpr isobit_cuda_functions functions_of_convolutions() {
   functions.conv_check_input = conv_check_input;
   return functions;
 }
-constexpr isobit_cuda_functions kFunctions = functions_of_convolutions();
+constexpr isobit_cuda_functions kFunctions = recorded_functions();
 
 }  // namespace
 
