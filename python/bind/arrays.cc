@@ -179,8 +179,9 @@ Output::Output(nb::handle object, const char* name, Dtype dtype, std::span<const
   const std::vector<int64_t> has = shape_of(array_);
   if (!std::equal(has.begin(), has.end(), shape.begin(), shape.end()))
     refuse(std::string(name) + " has shape " + shape_text(has) + ", must be " + shape_text(shape));
-  if (!is_contiguous(array_, has)) refuse(std::string(name) + " is not contiguous, must be");
-  bytes_ = {static_cast<std::byte*>(array_.data()), static_cast<size_t>(product(has)) * size_in_bytes(dtype)};
+  const auto count = static_cast<size_t>(product(has));
+  if (!is_contiguous(array_, has) && count > 0) refuse(std::string(name) + " is not contiguous, must be");
+  bytes_ = {static_cast<std::byte*>(array_.data()), count * size_in_bytes(dtype)};
 }
 
 NewArray new_array(nb::handle like, Dtype dtype, const std::vector<int64_t>& shape, Device device) {
