@@ -140,6 +140,7 @@ GruWeights gru_weights_of_arrays(const std::vector<std::vector<nanobind::any>>& 
 void bind_gru(nanobind::module_& m);
 void bind_checks(nanobind::module_& m);
 void bind_conv(nanobind::module_& m);
+void bind_device_training(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_pages(nanobind::module_& m);
 void bind_tables(nanobind::module_& m);

@@ -12,6 +12,7 @@ NB_MODULE(_isobit, m) {
   isobit::python::bind_conv(m);
   isobit::python::bind_tables(m);
   isobit::python::bind_training(m);
+  isobit::python::bind_device_training(m);
   isobit::python::bind_tune(m);
   isobit::python::bind_checks(m);
   isobit::python::bind_pages(m);

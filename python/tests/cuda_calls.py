@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Conv and a StaticConv hand on to libisobit_cuda.so, whose place src/cuda/recorder.cc takes; no device is
-needed. test_cuda_library.py runs it."""
+"""What a Conv, a StaticConv and the training of a GRU hand on to libisobit_cuda.so, whose place src/cuda/recorder.cc
+takes; no device is needed. test_cuda_library.py runs it."""
 import ctypes
 import os
 import sys
 
 import fake_torch
 import numpy as np
-from test_cuda_library import ADDS, C, conv, float_conv, images
+from test_cuda_library import ADDS, C, conv, float_conv, images, tensor
+
+from isobit import _isobit
 
 library = ctypes.CDLL(os.environ["ISOBIT_CUDA_LIBRARY"])
 library.isobit_cuda_told.restype = ctypes.c_char_p
@@ -103,4 +105,49 @@ told(("conv_create layer", 1, 0, 2 * C, 4, 2, 1), ("axis", 3, 1, 2, 1, 1, 0), ("
 del plain, adds, floats, grouped
 destroyed = library.isobit_cuda_told().decode().splitlines()
 assert sorted(destroyed) == 4 * ["conv_destroy 0"] + 2 * ["conv_destroy 1"], destroyed
+
+
+def floats(name, *arrays):
+    return [(name, 0, 0) if array is None else (name, array.data_ptr(), array.array.size) for array in arrays]
+
+
+def train(steps, batch, first=None, lengths=None, mask=None, index=0, wants_dx=True, layers=2):
+    """A forward and a backward of two directions; what the library must have been told of both."""
+    H = 8
+    weights, gradients = [[tensor(*shape, index=index) for layer in range(layers) for _ in range(2)
+                           for shape in ((3 * H, 2 * H if layer else C), (3 * H, H), (3 * H,), (3 * H,))]
+                          for _ in range(2)]
+    x, dx = (tensor(steps, batch, C, index=index) for _ in range(2))
+    y, dy = (tensor(steps, batch, 2 * H, index=index) for _ in range(2))
+    last, dlast, dfirst = (tensor(2 * layers, batch, H, index=index) for _ in range(3))
+    saved = tensor(steps * batch * 2 * H * (5 * layers - 1), index=index)
+    dx = dx if wants_dx else None
+    given = x, first, weights, 2, lengths, mask
+    _, forward_space = run(lambda x: _isobit.gru_device_forward(*given, y, last, saved), x)
+    _, backward_space = run(
+        lambda x: _isobit.gru_device_backward(*given, y, saved, dy, dlast, dx, dfirst, gradients), x)
+    made = ("gru_training_create training", index, steps, batch, C, H, layers, 2)
+    lines = []
+    for name, space, *of in (("forward", forward_space, x, first, y, saved, last, None, None, None, None),
+                             ("backward", backward_space, x, first, y, saved, None, dy, dlast, dx, dfirst)):
+        lines += [("gru_training_workspace_bytes", index),
+                  (f"gru_training_{name}", index, space.data_ptr(), 768,
+                   *(number for array in (lengths, mask) for number in floats("", array)[0][1:]), stream),
+                  *floats("weights", *weights), *floats("floats", *of)]
+    return made, [*lines, *floats("gradients", *gradients)]
+
+
+made, calls = train(5, 3, tensor(4, 3, 8), tensor(3, dtype="i8"), tensor(2, 5, 3, 16, dtype="u1"))
+told(made, *calls)
+told(*train(5, 3, wants_dx=False)[1])  # of the same sizes nothing is made
+made, calls = train(5, 3, index=1)
+told(made, *calls)
+for steps in range(6, 68):  # as many more as are remembered
+    train(steps, 3)
+library.isobit_cuda_told()
+told(*train(5, 3, index=1)[1])  # still there
+made, calls = train(68, 3)
+told(made, ("gru_training_destroy", 0), *calls)  # in the place of the one that was used before all others
+made, calls = train(5, 3)
+told(made, ("gru_training_destroy", 0), *calls)
 print("as expected")

@@ -86,7 +86,7 @@ def module():
     made = types.ModuleType("torch")
     made.Tensor = Tensor
     made.empty = _empty
-    made.tensor = lambda numbers, dtype: _OnHost(numbers)
+    made.tensor = lambda numbers, dtype, device: _OnHost(numbers)
     made.cuda = types.SimpleNamespace(current_stream=lambda device: stream)
     made.stream = stream
     for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32"):

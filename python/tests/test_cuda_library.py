@@ -68,6 +68,20 @@ def float_conv(**options):
 ADDS = {"residual_grid": {"bits": 12, "scale": 0.5}}
 
 
+def tensor(*shape, index=0, dtype="f4"):
+    return fake_torch.Tensor(np.zeros(shape, dtype), index)
+
+
+def train(**changed):
+    """A forward on a device, of one layer."""
+    steps, batch, hidden = 5, 3, 8
+    given = {"x": tensor(steps, batch, C), "first": None, "directions": 1, "lengths": None, "mask": None,
+             "weights": [tensor(3 * hidden, C), tensor(3 * hidden, hidden), tensor(3 * hidden), tensor(3 * hidden)],
+             "y": tensor(steps, batch, hidden), "last": tensor(1, batch, hidden),
+             "saved": tensor(steps * batch * hidden * 4)}
+    isobit._isobit.gru_device_forward(**{**given, **changed})
+
+
 def images(dtype="i1", channels=C, index=0):
     return fake_torch.Tensor(np.zeros((2, 5, 6, channels), dtype), index)
 
@@ -99,6 +113,7 @@ def test_no_library(torch, gru, monkeypatch, tmp_path):
     refused(lambda: static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
     refused(lambda: conv().run_codes(images()), name, build)
     refused(lambda: float_conv()(images("f4")), name, build)
+    refused(train, "a CUDA device needs libisobit_cuda.so", name, build)
     missing = tmp_path / "nothing.so"
     monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(missing))
     refused(lambda: gru(x_of()), f"which ISOBIT_CUDA_LIBRARY names: {missing}: cannot open", build)
@@ -222,6 +237,19 @@ def test_places_of_arguments(torch, gru):
         float_conv(path="reference")(images("f4"))
     with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
         float_conv()(images("f4"), pool=isobit.ThreadPool(1))
+
+    for changed, name in (({"x": x}, "x is on the host, must be on a CUDA device"),
+                          ({"first": np.zeros((1, 3, 8), "f4")}, "h_0 is on the host, must be on CUDA device 0, as x"),
+                          ({"y": tensor(5, 3, 8, index=1)}, "y is on CUDA device 1, must be on CUDA device 0, as x"),
+                          ({"lengths": tensor(3, index=1, dtype="i8")}, "lengths is on CUDA device 1"),
+                          ({"mask": tensor(1, 5, 3, 8)}, "zoneout is f32, must be u8"),
+                          ({"weights": [np.zeros((24, C), "f4")] * 4}, "weights is on the host, must be on CUDA")):
+        with pytest.raises(TypeError, match=name):
+            train(**changed)
+    with pytest.raises(isobit.InvalidArgumentError, match="weights has 5 arrays, must have 4 . layers . directions"):
+        train(weights=[tensor(24, C)] * 5)
+    with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[5, 3\], must be \[T, N, C\]"):
+        train(x=tensor(5, 3))
 
     class Cupy(fake_torch.Tensor):
         pass

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """QuantGRU trains, in floats and for integers. ISOBIT_REQUIRE=torch: a failure where torch cannot be imported."""
+import contextlib
 import copy
 import gc
-import hashlib
 import io
 import os
 import pathlib
@@ -22,6 +22,8 @@ if "torch" in os.environ.get("ISOBIT_REQUIRE", "").split(","):
     import torch
 else:
     torch = pytest.importorskip("torch")
+from gru_gradients import equal, gradients, hashed, reference  # noqa: E402
+
 import isobit.torch as it  # noqa: E402
 from isobit import _training  # noqa: E402
 
@@ -48,28 +50,6 @@ def quantized(gru, x=None, **options):
     return gru
 
 
-def gradients(gru, x, hx=None, **options):
-    """Of a fixed function of both results: those of the weights, of x and of hx."""
-    x = x.detach().clone().requires_grad_()
-    hx = None if hx is None else hx.detach().clone().requires_grad_()
-    y, last = gru(x, hx, **options)
-    ((y * torch.arange(y.numel()).reshape(y.shape).sin()).sum() + last.sin().sum()).backward()
-    found = [p.grad.clone() for p in gru.parameters()] + [x.grad] + ([] if hx is None else [hx.grad])
-    gru.zero_grad()
-    return found
-
-
-def hashed(tensors):
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def equal(these, those):
-    return len(these) == len(those) and all(torch.equal(a, b) for a, b in zip(these, those))
-
-
 PHASES = pytest.mark.parametrize("phase", ["float", "quantized"])
 KINDS = pytest.mark.parametrize("phase", ["float", "quantized", "steps", "ranges"])
 
@@ -83,27 +63,6 @@ def gru(phase):
 
 
 # ---- Floats against torch
-
-def reference(gru, x, hx, lengths):
-    """torch.nn.GRU in float64 for each sequence alone: y is 0 past a length."""
-    double = torch.nn.GRU(gru.input_size, gru.hidden_size, gru.num_layers, bias=gru.bias,
-                          bidirectional=gru.bidirectional).double()
-    double.load_state_dict(gru.state_dict())
-    x64 = x.detach().double().requires_grad_()
-    h64 = hx.detach().double().requires_grad_()
-    ys, lasts = [], []
-    for n, length in enumerate(lengths):
-        sequence = x64[n, :length] if gru.batch_first else x64[:length, n]
-        first = h64[:, n]
-        y, last = double(sequence, first) if length else (x64.new_zeros(0, ys[0].shape[-1] if ys else 1), first)
-        steps = x.shape[1] if gru.batch_first else x.shape[0]
-        width = gru.hidden_size * (1 + gru.bidirectional)
-        ys.append(torch.cat([y.reshape(-1, width), x64.new_zeros(steps - length, width)]))
-        lasts.append(last)
-    y, last = torch.stack(ys, 0 if gru.batch_first else 1), torch.stack(lasts, 1)
-    ((y * torch.arange(y.numel()).reshape(y.shape).sin()).sum() + last.sin().sum()).backward()
-    return [p.grad for p in double.parameters()] + [x64.grad, h64.grad], y.detach()
-
 
 @pytest.mark.parametrize("seed", range(50))
 def test_gradients_are_those_of_float64(seed):
@@ -160,6 +119,7 @@ def test_sequences_alone_and_states(phase):
     y, last = gru(x)
     alone, alone_last = gru(x[:, 2])
     assert torch.equal(alone, y[:, 2]) and torch.equal(alone_last, last[:, 2])
+    assert gru(x[:, :0])[0].shape == (T, 0, H)
     before, state = gru(x[:5])
     after, end = gru(x[5:], state)
     assert torch.equal(torch.cat([before, after]), y) and torch.equal(end, last)
@@ -788,6 +748,85 @@ def test_a_loss_that_is_not_finite(phase, gru):
     if phase == "quantized":
         with pytest.raises(isobit.InvalidArgumentError, match=r"W\[.*NaN|nan"):
             gru(x)
+
+
+# ---- On a CUDA device, without one: test_torch_training_cuda.py has the rest
+
+def test_what_a_device_gets(monkeypatch):
+    """The CPU in the place of the library: rows of gates u, r, n go in and come out, and results are as they were."""
+    gru = quant_gru(C, H, 2, bidirectional=True)
+    x, h0, lengths = data(gru), torch.rand(4, N, H), torch.tensor([12, 0, 5, 12])
+    mask = (torch.rand(2, T, N, 2 * H) < 0.8).to(torch.uint8)
+    weights, said = gru._flat(), []
+
+    def forward(x, first, weights, *arguments):
+        _training._isobit.gru_float_forward(x, first, _training._swapped(weights), *arguments, None)
+        said.append("forward")
+
+    def backward(x, first, weights, *arguments):
+        *arguments, gradients = arguments
+        made = [torch.empty_like(gradient) for gradient in gradients]
+        _training._isobit.gru_float_backward(x, first, _training._swapped(weights), *arguments, made, None)
+        for gradient, of in zip(gradients, _training._swapped(made)):
+            gradient.copy_(of)
+        said.append("backward")
+
+    capturing = False
+    monkeypatch.setattr(_training._isobit, "gru_device_forward", forward)
+    monkeypatch.setattr(_training._isobit, "gru_device_backward", backward)
+    monkeypatch.setattr(_training, "_on_its_device", lambda x: contextlib.nullcontext())
+    monkeypatch.setattr(_training._arrays, "on_device", lambda x, numbers: torch.tensor(numbers))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    with torch.no_grad():
+        for first, counts, masks, wants_dx in ((None, None, None, True), (h0, lengths, mask, False)):
+            arguments = x, first, weights, counts, masks
+            results = _training._float_forward_on_device(*arguments, 2, True)
+            assert equal(results, _training._float_forward(*arguments, 2, True))
+            y, last, saved = results
+            arguments = y.sin(), last.cos(), *arguments, y, saved, 2, wants_dx, True
+            found = _training._float_backward_on_device(*arguments)
+            assert equal(found, _training._float_backward(*arguments)) and found[0].numel() == wants_dx * x.numel()
+        assert said == ["forward", "backward"] * 2
+        arguments = torch.full_like(y, float("nan")), *arguments[1:]
+        with pytest.raises(isobit.InvalidArgumentError, match=r"the gradient of y\[0, 0, 0\] is nan, must be finite"):
+            _training._float_backward_on_device(*arguments)
+        with pytest.raises(isobit.InvalidArgumentError, match=r"lengths\[1\] is 13, must be 0..12"):
+            _training._float_forward_on_device(x, h0, weights, torch.tensor([1, 13, 1, 1]), mask, 2, True)
+        capturing = True
+        with pytest.raises(isobit.FailedPreconditionError, match="lengths is on the CPU while a CUDA graph is"):
+            _training._float_forward_on_device(x, h0, weights, lengths, mask, 2, True)
+        arguments = *arguments[:5], None, *arguments[6:]
+        assert _training._float_backward_on_device(*arguments)[2].isnan().any()  # there is nothing to look at yet
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_devices():
+    """Tensors that only say that they are on a device."""
+    quantized_gru = quantized(quant_gru(C, H))
+    with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        gru, host = it.QuantGRU(C, H, 2, bidirectional=True, device="cuda"), it.QuantGRU(C, H)
+        x, hx = torch.zeros(T, N, C, device="cuda"), torch.zeros(4, N, H, device="cuda", requires_grad=True)
+        mask = torch.ones(T, N, 2 * H, dtype=torch.bool, device="cuda")
+        for lengths in (None, [12, 0, 5, 12], torch.tensor([12, 0, 5, 12]), torch.zeros(N, device="cuda").long()):
+            y, last = gru(x, hx, lengths=lengths, zoneout=[mask, None])
+            assert y.device == last.device == x.device and y.shape == (T, N, 2 * H)
+        given = x, hx.detach(), [weight.detach() for weight in gru._flat()], lengths, None
+        y, last, saved = _training.float_forward(*given, 2, True)
+        found = _training.float_backward(y, last, *given, y, saved, 2, True, True)
+        assert {tensor.device for tensor in (*found, saved)} == {x.device}
+        assert [tensor.shape for tensor in found] == [tensor.shape for tensor in (*given[:2], *given[2])]
+        for call, error, message in [
+            (lambda: gru(x.cpu()), TypeError, "weight_ih_l0 is on cuda:0, must be on cpu, as input"),
+            (lambda: host(x), TypeError, "weight_ih_l0 is on cpu, must be on cuda:0, as input"),
+            (lambda: gru(x, hx.cpu()), TypeError, "hx is on cpu, must be on cuda:0, as input"),
+            (lambda: gru(x, zoneout=[mask.cpu(), None]), TypeError, r"zoneout\[0\] is on cpu, must be on cuda:0"),
+            (lambda: host(x.cpu(), lengths=torch.zeros(N, device="cuda").long()), TypeError,
+             "lengths is on cuda:0, must be on cpu, as input, or on the CPU"),
+            (lambda: quantized_gru(x), isobit.NotSupportedError,
+             "input is on cuda:0, must be on the CPU: a QuantGRU that is quantized trains there"),
+        ]:
+            with pytest.raises(error, match=message):
+                call()
 
 
 MEMORY = """

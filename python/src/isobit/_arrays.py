@@ -42,7 +42,7 @@ def empty(tensor: Any, dtype: str, shape: Sequence[int]) -> Any:
 def on_device(tensor: Any, numbers: Sequence[int]) -> Any:
     """The numbers in 64 bits on the tensor's device, copied in the order of the current stream: nothing waits."""
     torch = sys.modules["torch"]
-    return torch.tensor(numbers, dtype=torch.int64).pin_memory().to(tensor.device, non_blocking=True)
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu").pin_memory().to(tensor.device, non_blocking=True)
 
 
 def order(tensor: Any, numbers: Sequence[int]) -> Any:

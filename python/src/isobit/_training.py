@@ -2,8 +2,9 @@
 """The operators of PyTorch behind isobit.torch.QuantGRU: isobit::gru_*, without state, for autograd and torch.compile.
 
 x [T, N, C], h [layers * directions, N, H], weights: weight_ih, weight_hh, bias_ih and bias_hh of each direction of each
-layer; float32 on the CPU. What backward needs is a tensor, so that hooks on saved tensors, checkpoints and graphs that
-are kept see nothing unusual. A `key` names an object of _registered, as an operator takes no other objects.
+layer; float32 on the CPU, of gru_float_* on a CUDA device, too. What backward needs is a tensor, so that hooks on
+saved tensors, checkpoints and graphs that are kept see nothing unusual. A `key` names an object of _registered, as an
+operator takes no other objects.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import torch
 
 import isobit
 
-from . import _isobit
+from . import _arrays, _isobit
 from ._errors import FailedPreconditionError, InvalidArgumentError, NotSupportedError
 
 # The share of a tensor's numbers that may clip, and how much longer the gradient of the weights may be than that of the
@@ -182,6 +183,67 @@ def _float_backward_results(dy: Any, dlast: Any, x: Any, h0: Any, weights: Seque
     return _gradients(dy, dlast, weights, wants_dx)
 
 
+# ---- Floats on a CUDA device, on torch's current stream. Nothing waits but the check that gradients are finite.
+
+def _on_its_device(x: Any) -> Any:
+    """The context of a call: an array is exported on the current device only."""
+    if x.device.type != "cuda":
+        raise TypeError(f"x is on {x.device}, must be on a CUDA device, as other tensors of the call are")
+    return torch.cuda.device(x.device)
+
+
+def _swapped(tensors: Sequence[Any]) -> list[Any]:
+    """Copies whose first two blocks of three changed places: PyTorch's r, z, n to isobit's u, r, n, or back."""
+    made = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
+    to: list[Any] = []
+    of: list[Any] = []
+    for new, old in zip(made, tensors):
+        first, second, third = old.detach().chunk(3)
+        to += new.chunk(3)
+        of += second, first, third
+    torch._foreach_copy_(to, of)  # one kernel for all
+    return made
+
+
+def _lengths_on_device(lengths: Any, x: Any) -> Any:
+    """Lengths where x is. Of a tensor that is there nothing is checked, which would wait."""
+    if lengths is None or lengths.device != torch.device("cpu"):
+        return _contiguous(lengths)
+    if torch.cuda.is_current_stream_capturing():
+        raise FailedPreconditionError(f"lengths is on the CPU while a CUDA graph is captured, must be on {x.device}: "
+                                      "the graph would keep those of the capture")
+    _refuse_lengths(lengths, x.shape[0])
+    return _arrays.on_device(x, lengths.tolist())
+
+
+def _float_forward_on_device(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int,
+                             check: bool) -> tuple[Any, Any, Any]:
+    with _on_its_device(x):
+        counts = _lengths_on_device(lengths, x)
+        y, last, saved = _float_results(x, h0, weights, lengths, zoneout, directions, check)
+        if lengths is not None:
+            saved.zero_()
+        _isobit.gru_device_forward(_contiguous(x), _contiguous(h0), _swapped(weights), directions, counts,
+                                   _contiguous(zoneout), y, last, saved)
+    return y, last, saved
+
+
+def _float_backward_on_device(dy: Any, dlast: Any, x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any,
+                              y: Any, saved: Any, directions: int, wants_dx: bool, check: bool) -> list[Any]:
+    with _on_its_device(x):
+        # What is captured runs later, so that there is nothing to look at yet.
+        if check and not torch.cuda.is_current_stream_capturing():
+            if not bool(torch.isfinite(dy).all() & torch.isfinite(dlast).all()):
+                _refuse_not_finite(dy, "y")
+                _refuse_not_finite(dlast, "h_n")
+        made = _gradients(dy, dlast, weights, wants_dx)
+        _isobit.gru_device_backward(_contiguous(x), _contiguous(h0), _swapped(weights), directions,
+                                    _lengths_on_device(lengths, x), _contiguous(zoneout), _contiguous(y),
+                                    _contiguous(saved), _contiguous(dy), _contiguous(dlast),
+                                    made[0] if wants_dx else None, made[1], made[2:])
+        return made[:2] + _swapped(made[2:])
+
+
 # ---- Integers
 # learned: of all grids that can be learned log2 of the step, [K], which the forward takes; or the range, [K, 2], which it
 # does not; or None. learn: whether what their gradients need is kept.
@@ -298,6 +360,8 @@ float_backward = _operator(
     "gru_float_backward",
     f"(Tensor dy, Tensor dlast, {_WEIGHTS}Tensor y, Tensor saved, int directions, bool wants_dx, bool check) -> "
     "Tensor[]", _float_backward, _float_backward_results)
+float_forward.register_kernel("cuda")(_float_forward_on_device)
+float_backward.register_kernel("cuda")(_float_backward_on_device)
 qat_forward = _operator(
     "gru_qat_forward",
     f"({_WEIGHTS}Tensor? learned, int key, int directions, bool learn, bool keep, bool check) -> "

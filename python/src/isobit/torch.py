@@ -11,7 +11,8 @@
     ...
     model.gru.freeze().save("gru.safetensors")                                 # the integer model that was trained
 
-Tensors are in float32, on the CPU or, for the integer models of GRUs, on a CUDA device. Training is on the CPU.
+Tensors are in float32, on the CPU or, for the integer models of GRUs and training in floats, on a CUDA device.
+Quantisation-aware training is on the CPU.
 """
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ class QuantGRU(torch.nn.RNNBase):
 
     What forward computes is told by `phase`:
 
-    "float"        the float GRU, trained by isobit's kernels, whose bytes do not depend on the number of threads
+    "float"        the float GRU, trained by isobit's kernels, with the same bytes in every run on a machine; on the CPU
+                   they do not depend on the number of threads
     "calibrating"  the float GRU, whose statistics are kept: from calibrating(model), without gradients
     "quantized"    the integer GRU that the weights become in each call: from quantize()
     "frozen"       the integer GRU of freeze(), for inference: to_integer()
@@ -120,11 +122,13 @@ class QuantGRU(torch.nn.RNNBase):
     zoneout: masks of bool or uint8 in the shape of y, one a layer, where 0 keeps the state of the step before; None of
     a layer: no mask.
 
-    It trains on the CPU, on torch.get_num_threads() threads. `dropout` between layers and tensors on other devices are
+    It trains on the CPU, on torch.get_num_threads() threads, and in "float" on a CUDA device, too, where the module and
+    all tensors must be; `lengths` may stay on the CPU. `dropout` between layers and tensors on other devices are
     refused by name when it trains, gradients of gradients when they are asked for. Backward refuses a gradient that is
-    not finite, before it writes any; with `check_finite` set to False it computes on, for a GradScaler. A
-    QuantizationWarning says where more than a tenth of a tensor's numbers clip, and where the gradient of a weight
-    is more than 10,000 times as long as that of the results.
+    not finite, before it writes any; with `check_finite` set to False it computes on, for a GradScaler. On a CUDA
+    device this check waits for the gradient, nothing else does; while a CUDA graph is captured it is left out. A
+    QuantizationWarning says where more than a tenth of a tensor's numbers clip, and where the gradient of a weight is
+    more than 10,000 times as long as that of the results.
 
     It is no subclass of torch.nn.GRU, in which torch.compile does not look.
 
@@ -308,7 +312,10 @@ class QuantGRU(torch.nn.RNNBase):
         elif batch_first:
             x = x.transpose(0, 1)
         if counts is not None:
-            counts = torch.as_tensor(counts, dtype=torch.int64)
+            place = counts.device if isinstance(counts, torch.Tensor) else "cpu"  # whatever torch's default device is
+            counts = torch.as_tensor(counts, dtype=torch.int64, device=place)
+            if counts.device.type != "cpu" and counts.device != x.device:
+                raise TypeError(f"lengths is on {counts.device}, must be on {x.device}, as input, or on the CPU")
             if counts.shape != (x.shape[1],):
                 raise isobit.InvalidArgumentError(f"lengths has shape {list(counts.shape)}, must be [{x.shape[1]}] "
                                                   "(the batch)")
@@ -359,9 +366,14 @@ class QuantGRU(torch.nn.RNNBase):
         for name, tensor in (("input", x), ("hx", hx), ("weight_ih_l0", self.weight_ih_l0)):
             if tensor is None:
                 continue
-            if tensor.device.type != "cpu":
-                raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU: a QuantGRU trains "
-                                               "there; once frozen, it runs on CUDA devices, too")
+            if self._grids is not None and tensor.device.type != "cpu":
+                raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU: a QuantGRU that is "
+                                               "quantized trains there; in \"float\", and once frozen, it runs on CUDA "
+                                               "devices, too")
+            if tensor.device.type not in ("cpu", "cuda"):
+                raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU or a CUDA device")
+            if tensor.device != x.device:
+                raise TypeError(f"{name} is on {tensor.device}, must be on {x.device}, as input")
             if tensor.dtype != torch.float32:
                 raise TypeError(f"{name} is {str(tensor.dtype).removeprefix('torch.')}, must be float32 (float16 and "
                                 "bfloat16 are taken under torch.autocast)")
@@ -384,8 +396,10 @@ class QuantGRU(torch.nn.RNNBase):
         masks = []
         for layer, mask in enumerate(zoneout):
             if mask is None:
-                masks.append(torch.ones((steps, batch, width), dtype=torch.uint8))
+                masks.append(torch.ones((steps, batch, width), dtype=torch.uint8, device=x.device))
                 continue
+            if mask.device != x.device:
+                raise TypeError(f"zoneout[{layer}] is on {mask.device}, must be on {x.device}, as input")
             if list(mask.shape) != wanted:
                 raise isobit.InvalidArgumentError(f"zoneout[{layer}] has shape {list(mask.shape)}, must be {wanted}, as "
                                                   "y")
