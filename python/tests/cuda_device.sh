@@ -16,4 +16,5 @@ for program in "$folder"/*_test; do
   [[ ! -f $program ]] || "$program" --gtest_brief=1 || failed=1
 done
 python3 "$tests/test_cuda.py" || failed=1
+python3 "$tests/test_torch_training_cuda.py" || failed=1
 exit "$failed"

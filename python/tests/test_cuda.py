@@ -11,26 +11,15 @@ import json
 import os
 import sys
 import threading
-import time
-import traceback
 
 import numpy as np
+from device_script import LONG, main, mark, refused, still_running, torch
 
 import isobit
 
-REQUIRED = "cuda" in os.environ.get("ISOBIT_REQUIRE", "").split(",")
-try:
-    import torch
-except ImportError:
-    torch = None
-MISSING = "" if torch is not None and torch.cuda.is_available() else "torch finds no CUDA device"
-if "pytest" in sys.modules:
-    import pytest
-
-    pytestmark = pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=MISSING)
+pytestmark = mark()
 
 BITS = ("8", "16", "8,linear=16,gate_in=12,h=16", "4,linear=8")
-LONG = 400_000_000  # clocks of a kernel that is still running when the host looks: 0.2 s
 C, T = 16, 24
 
 
@@ -65,22 +54,6 @@ def same(on_device, on_host):
     assert on_device.device.type == "cuda" and on_host.device.type == "cpu"
     assert on_device.dtype == on_host.dtype and on_device.shape == on_host.shape
     assert on_device.cpu().numpy().tobytes() == on_host.numpy().tobytes()
-
-
-def refused(call, error, *parts):
-    try:
-        call()
-    except error as raised:
-        for part in parts:
-            assert part in str(raised), (part, str(raised))
-    else:
-        raise AssertionError(f"not refused: {parts}")
-
-
-def still_running():
-    event = torch.cuda.Event()
-    event.record()
-    return not event.query()
 
 
 def test_bytes_of_the_cpu():
@@ -703,23 +676,5 @@ def test_nothing_is_left():
         assert torch.cuda.mem_get_info()[0] > before
 
 
-def main():
-    if MISSING:
-        print(f"SKIPPED: {MISSING}")
-        return 1 if REQUIRED else 0
-    failed = 0
-    for name, test in [(name, test) for name, test in globals().items() if name.startswith("test_")]:
-        begin = time.time()
-        try:
-            test()
-        except BaseException:  # pylint: disable=broad-except
-            traceback.print_exc()
-            failed += 1
-            print("FAILED", name, flush=True)
-        else:
-            print(f"ok {name} {time.time() - begin:.1f} s", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(globals()))
