@@ -375,7 +375,7 @@ cpu_paths() {
 
 # Every test program of isobit::cuda that was built, and each under the sanitizers on its smaller cases; then the tool.
 run_cuda_programs() {
-  local programs program tool
+  local programs program tool options
   mapfile -t programs < <(find build/cuda/cuda -maxdepth 1 -type f -name '*_test' | sort)
   ((${#programs[@]} > 0)) || fail "no test programs in build/cuda/cuda; scripts/test.sh --cuda builds them"
   export ISOBIT_REQUIRE=cuda
@@ -383,8 +383,10 @@ run_cuda_programs() {
   for program in "${programs[@]}"; do
     check "${program##*/}" "$program" --gtest_brief=1
     for tool in memcheck racecheck synccheck initcheck; do
+      options=()
+      [[ $tool != synccheck ]] || options=(--num-cuda-barriers 4096)  # of all blocks; the default has too few
       check "${program##*/} under compute-sanitizer $tool" env ISOBIT_SANITIZED="$tool" compute-sanitizer --tool "$tool" \
-        --error-exitcode 1 "$program" --gtest_brief=1
+        "${options[@]}" --error-exitcode 1 "$program" --gtest_brief=1
     done
   done
   check "isobit and g2p on the device" python3 build/cuda/cuda/tests/cuda_cli_test.py build/cuda/cuda

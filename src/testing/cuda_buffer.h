@@ -36,7 +36,7 @@ inline bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 /// racecheck reports hand-overs of the GRU's `cluster`, `cluster_many` and `grid` that it does not follow: an arrival of
 /// one lane for its warp, after __syncwarp; bulk copies that a barrier was armed for before (the heads of their kernels
 /// say what orders them). So it does not get those, nor `persistent`, which is one of them, nor linear layers that use a
-/// stage of shared memory again.
+/// stage of shared memory again, nor the training of GRUs, whose warps arrive at named barriers without waiting.
 inline bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
 
 /// One that does not wait for the default stream.
