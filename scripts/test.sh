@@ -225,7 +225,8 @@ python_checkout() {
 # pytorch PROGRAM: what needs PyTorch, which is too large to be installed in every run.
 pytorch() {
   need_venv build/test/torch bench/requirements-torch.txt &&
-    build/test/torch/bin/pip install --quiet --disable-pip-version-check numpy pytest safetensors &&
+    build/test/torch/bin/pip install --quiet --disable-pip-version-check pytest safetensors \
+      -r examples/spoken_digits/requirements.txt &&
     ISOBIT_REQUIRE=torch python_tests build/test/torch "$1"
 }
 
