@@ -57,7 +57,8 @@ def test_the_whole_example(recordings, tmp_path):
     for weights, others in rows:
         assert f"| {weights} | {others} | " in done.stdout
         for scale in ("pow2", "real"):
-            isobit.load(tmp_path / f"seed1_weights{weights}_rest{others}_{scale}.safetensors")
+            gru = isobit.load(tmp_path / f"seed1_weights{weights}_rest{others}_{scale}.safetensors")
+            assert gru.bits == ("4,biases=4" if others == 4 else "8" if weights == 8 else f"8,weights={weights}")
     sizes = {row["weights"]: row["bytes"] for row in result["table"] if row["others"] == 8}
     assert sizes[2] < sizes[4] < sizes[8] < result["float_bytes"]
     assert "differ in 0 bytes" in done.stdout
