@@ -25,7 +25,8 @@ import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/training.md",
-             "docs/tables.md", "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md")
+             "docs/tables.md", "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md",
+             "examples/spoken_digits/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU, TRAINING_GPU = "xeon-emerald-rapids", "epyc", "h100", "h200"  # folders of bench/results
 MOST_ROWS = 12
@@ -455,6 +456,26 @@ def denoiser(results):
         ""])
 
 
+def spoken_digits(results):
+    """examples/spoken_digits: words that are known in floats, calibrated and trained for integers."""
+    (document,) = load(results, "spoken_digits", "spoken_digits.json")
+    kinds = {"float": "float", "minmax": "min/max", "calibrated": "best calibration",
+             "pow2": "trained, powers of two", "real": "trained, real scales"}
+    lines = ["| weights | all else | %s | bytes |" % " | ".join(kinds.values()), "|---" * (3 + len(kinds)) + "|"]
+    for row in document["table"]:
+        cells = ["%(mean).2f ± %(deviation).2f" % row[kind] for kind in kinds]
+        lines.append("| %s | %s | %s | %d |" % (row["weights"], row["others"], " | ".join(cells), row["bytes"]))
+    different = [count for seed in document["seeds"] for setting in seed["settings"]
+                 for count in setting["different_bytes"].values()]
+    source = ("%d seeds; %d words to hear, %d to ask. The weights of the float GRU have %d bytes. %d integer models "
+              "were saved and loaded again: their results differ from those of the training forward in %d bytes. "
+              "%d seconds, threads: %d. (%s, commit %s, torch %s.)" % (
+                  len(document["seeds"]), document["train"]["words"], document["test"]["words"],
+                  document["float_bytes"], len(different), sum(different), document["seconds"], document["threads"],
+                  document["machine"]["cpu"], document["commit"], document["versions"]["torch"]))
+    return "\n".join(lines) + "\n\n" + textwrap.fill(source, WIDTH, break_on_hyphens=False) + "\n"
+
+
 def conv_networks(results):
     """examples/tiny_networks: layers and classes, or words, of isobit beside those of LiteRT."""
     (document,) = load(results, "real_models", "tiny_networks.json")
@@ -618,6 +639,7 @@ SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_cal
             "linear-gpu-targets": linear_gpu_targets,
             **{"linear-gpu-%dx%d" % shape: linear_gpu_of(*shape) for shape in linear_cuda_report.LARGE},
             "product-gpu": product_gpu, "table-gpu": table_gpu, "python-call": python_call, "denoiser": denoiser,
+            "spoken-digits": spoken_digits,
             "limits-equal": limits_equal, "limits-promote": limits_promote, "limits-few-rows": limits_few_rows,
             "limits-twin": limits_twin, "slower": slower, "headline": headline}
 
