@@ -58,7 +58,7 @@ take_recordings() {
   ! is_whole || return 0
   echo "fetching the Free Spoken Digit Dataset $version"
   mkdir -p $digits
-  python3 - https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v$version.zip $digits <<'PYTHON'
+  python3 - https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v$version.zip $digits <<'PYTHON' ||
 import io
 import sys
 import urllib.request
@@ -66,6 +66,7 @@ import zipfile
 with urllib.request.urlopen(sys.argv[1]) as answer:
     zipfile.ZipFile(io.BytesIO(answer.read())).extractall(sys.argv[2])
 PYTHON
+    fail "the recordings cannot be fetched; try again, or give --data"
   is_whole || fail "$recordings does not hold the expected files; remove it and try again, or give --data"
 }
 
