@@ -422,11 +422,13 @@ class GruCalibrator {
   std::vector<std::array<TensorStatistics, kGruTensorCount>> statistics_;  // [layers * directions]
 };
 
+/// The grids of rows of W, R and biases: derived from the weights, or those that the model has.
+enum class GruRowGrids : int32_t { kDerived, kKept };
 /// `model` with other weights: grids and tables of activations stay; W, R and biases are quantised anew, as
-/// GruCalibrator::derive does with `quantization`, and rescales follow. Errors: kInvalidArgument for other sizes, those
-/// of check_weights and of derive.
+/// GruCalibrator::derive does with `quantization`, and rescales follow. kKept: on the grids of their rows that `model`
+/// has; weights outside are clamped. Errors: kInvalidArgument for other sizes, those of check_weights and of derive.
 Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeights& weights,
-                                        const GruQuantization& quantization);
+                                        const GruQuantization& quantization, GruRowGrids rows = GruRowGrids::kDerived);
 
 /// Another grid for an activation: one of shift, scale and range.
 struct GruGridChange {
@@ -442,7 +444,7 @@ struct GruGridChange {
 /// directions; those of with_weights, and of tables.
 Result<GruModelParameters> with_grids(GruModelParameters model, std::span<const GruGridChange> changes,
                                       const GruWeights& weights, const GruQuantization& quantization,
-                                      TableCache* tables = nullptr);
+                                      TableCache* tables = nullptr, GruRowGrids rows = GruRowGrids::kDerived);
 
 }  // namespace isobit
 

@@ -12,10 +12,6 @@
 namespace isobit {
 namespace {
 
-constexpr double kMinRealScale = 0x1p-126;             // the smallest normal float32
-constexpr double kMaxRealScale = 0x1.fffffep127;       // the largest
-constexpr double kRealScaleOverflow = 0x1.ffffffp127;  // from here on float64 rounds to an infinite float32
-
 Status invalid(std::string_view name, const std::string& message) {
   return {StatusCode::kInvalidArgument, std::string(name) + ": " + message};
 }
@@ -40,19 +36,8 @@ Result<int64_t> check_steps(const GridOptions& options, int64_t default_steps, s
   return steps;
 }
 
-/// The real step `raw`; min <= 0 <= max. Zero if nothing but 0 needs a code.
-double raw_step(double min, double max, const GridOptions& options, int64_t steps) {
-  if (!options.symmetric) return (max - min) / static_cast<double>(steps);
-  if (!options.is_signed) return max / static_cast<double>(steps);
-  const int64_t above = steps / 2;
-  return std::max(max / static_cast<double>(above), -min / static_cast<double>(steps - above));
-}
-
-/// floor(log2(1/raw)), exactly.
-int covering_shift(double raw) {
-  int exponent = 0;
-  const double fraction = std::frexp(raw, &exponent);
-  return fraction == 0.5 ? 1 - exponent : -exponent;
+ScaleOptions scale_options(const GridOptions& options, ScaleKind kind, int64_t steps) {
+  return {kind, options.bits, options.is_signed, options.symmetric, steps};
 }
 
 }  // namespace
@@ -69,22 +54,18 @@ Result<Grid> derive_grid_f64(double min, double max, const GridOptions& options,
   grid.bits = options.bits;
   grid.is_signed = options.is_signed;
   grid.kind = kind;
-  const double raw = raw_step(min, max, options, steps);
-  if (raw == 0) return grid;  // shift 0 or S = 1, zero point 0
-  if (kind == ScaleKind::kPow2) {
-    grid.shift = std::min(covering_shift(raw), derived_shift_limit(options.bits));
-    if (grid.shift < kMinDerivedShift) {
-      return invalid(name, range_text(min, max) + " needs the shift " + std::to_string(grid.shift) +
-                               "; the smallest is " + std::to_string(kMinDerivedShift) + ", so use general scales");
-    }
-  } else {
-    if (raw < kRealScaleOverflow) grid.real_scale = static_cast<float>(raw);
-    if (raw >= kRealScaleOverflow || static_cast<double>(grid.real_scale) < kMinRealScale) {
-      return invalid(name, range_text(min, max) + " needs the scale " + number_text(raw) + "; it must be a normal " +
-                               "float32, " + number_text(kMinRealScale) + " to " + number_text(kMaxRealScale) +
-                               (raw < 1 ? "; set values this small to 0, or use power-of-two scales" : ""));
-    }
-  }
+  const DerivedScale derived = derive_scale(min, max, scale_options(options, kind, steps));
+  if (derived.raw == 0) return grid;  // shift 0 or S = 1, zero point 0
+  if (derived.refusal == ScaleRefusal::kShift)
+    return invalid(name, range_text(min, max) + " needs the shift " + std::to_string(derived.scale.shift) +
+                             "; the smallest is " + std::to_string(kMinDerivedShift) + ", so use general scales");
+  if (derived.refusal == ScaleRefusal::kReal)
+    return invalid(name, range_text(min, max) + " needs the scale " + number_text(derived.raw) +
+                             "; it must be a normal " + "float32, " + number_text(kMinRealScale) + " to " +
+                             number_text(kMaxRealScale) +
+                             (derived.raw < 1 ? "; set values this small to 0, or use power-of-two scales" : ""));
+  grid.shift = derived.scale.shift;
+  grid.real_scale = derived.scale.real;
   if (!options.symmetric) grid.zero_point = zero_point_for(grid, min, grid.min());
   return grid;
 }
@@ -142,14 +123,13 @@ Result<std::vector<Grid>> derive_named_row_grids(std::span<const float> values, 
     }
     float min = *std::min_element(least, least + kTogether);
     float max = *std::max_element(most, most + kTogether);
-    const double raw = raw_step(static_cast<double>(min), static_cast<double>(max), options, steps);
-    const bool too_small = kind == ScaleKind::kReal && static_cast<double>(static_cast<float>(raw)) < kMinRealScale;
-    if (too_small) min = max = 0;
+    const bool counts_as_zero = derive_row_scale(min, max, scale_options(options, kind, steps)).is_zero;
+    if (counts_as_zero) min = max = 0;
     auto grid = derive_grid(min, max, options, kind, steps, row_name(row));
     if (!grid.ok()) return grid.status();
     grids.push_back(*grid);
-    is_zero[static_cast<size_t>(row)] = raw == 0 || too_small;
-    if (is_zero[static_cast<size_t>(row)]) continue;
+    is_zero[static_cast<size_t>(row)] = counts_as_zero;
+    if (counts_as_zero) continue;
     if (finest < 0 || scale_f64(*grid) < scale_f64(grids[static_cast<size_t>(finest)])) finest = row;
   }
   if (zero_rows_follow && finest >= 0) {

@@ -12,14 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "calibrate/derive_scale.h"
 #include "isobit/grid.h"
 #include "isobit/status.h"
 
 namespace isobit {
-
-inline constexpr int kMinDerivedShift = -32;
-/// The shift never exceeds this: min(62, bits + 30).
-constexpr int derived_shift_limit(int bits) { return std::min(62, bits + 30); }
 
 /// The scale in float64; exact for both kinds.
 inline double scale_f64(const Grid& grid) {

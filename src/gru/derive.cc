@@ -22,19 +22,6 @@ int64_t gate_output_steps(const GridOptions& options, ScaleKind kind, GruTensor 
   return (int64_t{1} << options.bits) - (has_code_of_one ? 1 : 0);
 }
 
-/// The absent factor of a ratio.
-Grid unit_grid(ScaleKind kind) { return Grid{1, false, kind, 0, 1.0f, 0}; }
-
-/// The rescale n0 * n1 / (d0 * d1) of scales.
-Result<RescaleParameters> encode_scales(Int128 operand, const Grid& n0, const Grid& n1, const Grid& d0,
-                                        const Grid& d1) {
-  if (n0.kind == ScaleKind::kPow2)
-    return encode_shift(static_cast<int64_t>(d0.shift) * -1 - d1.shift + n0.shift + n1.shift, operand);
-  return encode_ratio(static_cast<double>(n0.scale()) * static_cast<double>(n1.scale()) /
-                          (static_cast<double>(d0.scale()) * static_cast<double>(d1.scale())),
-                      operand);
-}
-
 /// Keeps what was encoded; a refusal names what was to be derived, and what to do.
 Status keep(const Result<RescaleParameters>& encoded, const std::string& name, const std::string& advice,
             RescaleParameters& out) {
@@ -70,13 +57,14 @@ Status derive_linear(const GruLayerParameters& p, const std::string& layer, cons
                   "use fewer bits for " + matrix + ", " + name_of(linear.activation) + " or " + name_of(linear.bias),
                   out);
     };
-    const Grid& weights = linear.weight_grids[c];
-    const Grid& activation = p.grids[linear.activation];
-    const Int128 bias = linear.bias_operands[c];
-    ISOBIT_RETURN_IF_ERROR(keep_row(encode_bias_to_acc(linear.bias_grids[c], weights, activation, bias),
+    const LinearRow row{scale_of(p.grids[linear.activation]), scale_of(linear.bias_grids[c]),
+                        scale_of(p.grids[linear.result]), linear.bias_operands[c], linear.dots[c]};
+    const Scale weights = scale_of(linear.weight_grids[c]);
+    const Int128 bias = row.bias_operand;
+    ISOBIT_RETURN_IF_ERROR(keep_row(with_message(row.bias_to_acc(weights, bias), bias),
                                     name_of(linear.bias) + " -> accumulator", linear.bias_to_acc[c]));
-    const Int128 accumulator = bound_add(linear.dots[c], bound_rescale(bias, linear.bias_to_acc[c]));
-    ISOBIT_RETURN_IF_ERROR(keep_row(encode_acc_to_result(weights, activation, p.grids[linear.result], accumulator),
+    const Int128 accumulator = bound_add(row.dot, bound_rescale(bias, linear.bias_to_acc[c]));
+    ISOBIT_RETURN_IF_ERROR(keep_row(with_message(row.acc_to_result(weights, accumulator), accumulator),
                                     "accumulator -> " + name_of(linear.result), linear.acc_to_result[c]));
   }
   return {};
@@ -98,22 +86,13 @@ Grid without_scale(const GridOptions& options, ScaleKind kind) {
 
 }  // namespace
 
-Result<RescaleParameters> encode_bias_to_acc(const Grid& bias, const Grid& weights, const Grid& activation,
-                                             Int128 operand) {
-  return encode_scales(operand, bias, unit_grid(bias.kind), weights, activation);
-}
-
-Result<RescaleParameters> encode_acc_to_result(const Grid& weights, const Grid& activation, const Grid& result,
-                                               Int128 operand) {
-  return encode_scales(operand, weights, activation, result, unit_grid(result.kind));
-}
-
 Result<RescaleParameters> encode_hand_over(const Grid& from, const Grid& to) {
   if (from.kind != to.kind)
     return Status(StatusCode::kInvalidArgument,
                   "a state cannot be handed from a model with power-of-two scales to one with real scales, or back");
   const Int128 operand = largest_difference(from);
-  const Result<RescaleParameters> ratio = encode_scales(operand, from, unit_grid(to.kind), to, unit_grid(to.kind));
+  const Scale unit = unit_scale(to.kind);
+  const Result<RescaleParameters> ratio = encode_scales(operand, scale_of(from), unit, scale_of(to), unit);
   if (!ratio.ok()) return Status(ratio.status().code(), "state hand-over: " + ratio.status().message());
   if (bound_add(bound_rescale(operand, *ratio), largest_code(to)) > static_cast<Int128>(INT64_MAX))
     return Status(StatusCode::kOverflow, "state hand-over: the rescaled state does not fit int64");
@@ -135,31 +114,33 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
       p, name, {kW, kX, kBw, kIh, p.W_grid, p.bw_grid, bounds.bias_w, bounds.dot_x, p.bw_to_acc, p.acc_to_ih}));
   ISOBIT_RETURN_IF_ERROR(derive_linear(
       p, name, {kR, kH, kBr, kHh, p.R_grid, p.br_grid, bounds.bias_r, bounds.dot_h, p.br_to_acc, p.acc_to_hh}));
-  const Grid unit = unit_grid(kind);
+  const Scale unit = unit_scale(kind);
   // The rescale from * factor -> to.
-  const auto derive = [&](const std::string& rescale, Int128 operand, const Grid& from, const Grid& factor,
-                          const Grid& to, const std::string& advice, RescaleParameters& out) {
+  const auto derive = [&](const std::string& rescale, Int128 operand, const Scale& from, const Scale& factor,
+                          const Scale& to, const std::string& advice, RescaleParameters& out) {
     return keep(encode_scales(operand, from, factor, to, unit), name + ": rescale " + rescale, advice, out);
   };
   const Int128 ih = largest_difference(p.grids[kIh]);
   const Int128 hh = largest_difference(p.grids[kHh]);
   for (size_t gate = 0; gate < 3; ++gate) {
     const std::string input(kGruTensorNames[kUIn + gate]);
-    const Grid& to = p.grids[kUIn + gate];
+    const Scale to = scale_of(p.grids[kUIn + gate]);
     const std::string advice = "use fewer bits for " + input;
-    ISOBIT_RETURN_IF_ERROR(derive("ih -> " + input, ih, p.grids[kIh], unit, to, advice, p.ih_to_gate[gate]));
+    ISOBIT_RETURN_IF_ERROR(derive("ih -> " + input, ih, scale_of(p.grids[kIh]), unit, to, advice, p.ih_to_gate[gate]));
     if (gate < 2)
-      ISOBIT_RETURN_IF_ERROR(derive("hh -> " + input, hh, p.grids[kHh], unit, to, advice, p.hh_to_gate[gate]));
+      ISOBIT_RETURN_IF_ERROR(
+          derive("hh -> " + input, hh, scale_of(p.grids[kHh]), unit, to, advice, p.hh_to_gate[gate]));
   }
   const Grid& r = p.grids[kRGate];
   const Grid& n = p.grids[kN];
   const Int128 r_hh = bound_multiply(largest_difference(r), hh);
   const std::string h_advice = "one step of h is " + number_text(static_cast<double>(h_grid.scale())) +
                                "; calibrate on data where h is larger, or use fewer bits for h";
+  ISOBIT_RETURN_IF_ERROR(derive("r * hh -> n_in", r_hh, scale_of(r), scale_of(p.grids[kHh]), scale_of(p.grids[kNIn]),
+                                "use fewer bits for r, hh or n_in", p.rhh_to_n));
   ISOBIT_RETURN_IF_ERROR(
-      derive("r * hh -> n_in", r_hh, r, p.grids[kHh], p.grids[kNIn], "use fewer bits for r, hh or n_in", p.rhh_to_n));
-  ISOBIT_RETURN_IF_ERROR(derive("n -> h", largest_difference(n), n, unit, h_grid, h_advice, p.n_to_h));
-  if (kind == ScaleKind::kPow2) return derive("u -> 1", 1, u, unit, unit, "use more bits for u", p.u_to_one);
+      derive("n -> h", largest_difference(n), scale_of(n), unit, scale_of(h_grid), h_advice, p.n_to_h));
+  if (kind == ScaleKind::kPow2) return derive("u -> 1", 1, scale_of(u), unit, unit, "use more bits for u", p.u_to_one);
   const Int128 n_on_h = bound_rescale(largest_difference(n), p.n_to_h);
   const Int128 mixed = bound_add(bound_multiply(largest_difference(u), largest_difference(h_grid)),
                                  bound_multiply(bound_add(largest_difference(u), static_cast<Int128>(one)), n_on_h));
@@ -175,24 +156,26 @@ std::string direction_name(int64_t index, int64_t directions) {
 
 /// W, R and biases on grids of their rows, and all rescales, where everything else is there.
 Status derive_weights(const GruLayerWeights& w, const std::array<GridOptions, kGruTensorCount>& options, ScaleKind kind,
-                      const std::string& name, GruLayerParameters& p) {
+                      const std::string& name, GruRowGrids grids, GruLayerParameters& p) {
   const int64_t rows = 3 * w.hidden_size;
-  const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
-    const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
-    const bool zero_rows_follow = tensor == kW || tensor == kR;
-    return derive_named_row_grids(values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
-                                  [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
-  };
-  ISOBIT_ASSIGN_OR_RETURN(p.W_grid, row_grids(kW, w.W, w.input_size));
-  ISOBIT_ASSIGN_OR_RETURN(p.R_grid, row_grids(kR, w.R, w.hidden_size));
-  ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
-  ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
-  for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
+  if (grids == GruRowGrids::kDerived) {
+    const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
+      const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
+      const bool zero_rows_follow = tensor == kW || tensor == kR;
+      return derive_named_row_grids(values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
+                                    [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
+    };
+    ISOBIT_ASSIGN_OR_RETURN(p.W_grid, row_grids(kW, w.W, w.input_size));
+    ISOBIT_ASSIGN_OR_RETURN(p.R_grid, row_grids(kR, w.R, w.hidden_size));
+    ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
+    ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
+    for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
+  }
   ISOBIT_ASSIGN_OR_RETURN(p.W, quantize_rows(w.W, rows, w.input_size, p.W_grid));
   ISOBIT_ASSIGN_OR_RETURN(p.R, quantize_rows(w.R, rows, w.hidden_size, p.R_grid));
   ISOBIT_ASSIGN_OR_RETURN(p.bw, quantize_rows(w.bw, rows, 1, p.bw_grid));
   ISOBIT_ASSIGN_OR_RETURN(p.br, quantize_rows(w.br, rows, 1, p.br_grid));
-  rescale_dead_rows(w, p);
+  if (grids == GruRowGrids::kDerived) rescale_dead_rows(w, p);
   return derive_rescales(p, name);
 }
 
@@ -282,13 +265,13 @@ Status change_grids(std::span<const GruGridChange> changes, const GruQuantizatio
 }  // namespace
 
 Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeights& weights,
-                                        const GruQuantization& quantization) {
-  return with_grids(std::move(model), {}, weights, quantization);
+                                        const GruQuantization& quantization, GruRowGrids rows) {
+  return with_grids(std::move(model), {}, weights, quantization, nullptr, rows);
 }
 
 Result<GruModelParameters> with_grids(GruModelParameters model, std::span<const GruGridChange> changes,
                                       const GruWeights& weights, const GruQuantization& quantization,
-                                      TableCache* tables) {
+                                      TableCache* tables, GruRowGrids rows) {
   const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
   if (weights.directions != model.directions || weights.layers.size() != model.layers.size())
@@ -311,7 +294,7 @@ Result<GruModelParameters> with_grids(GruModelParameters model, std::span<const 
     for (size_t gate = 0; gate < 3; ++gate)
       if (p.tables[gate].input != p.grids[kUIn + gate])
         ISOBIT_RETURN_IF_ERROR(derive_table(gate, wanted, name, tables, p));
-    ISOBIT_RETURN_IF_ERROR(derive_weights(w, wanted.tensors, p.grids[kH].kind, name, p));
+    ISOBIT_RETURN_IF_ERROR(derive_weights(w, wanted.tensors, p.grids[kH].kind, name, rows, p));
   }
   model.source_hash = weights.source_hash;
   return model;
@@ -369,7 +352,7 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
                                                              name + " " + std::string(kGruTensorNames[tensor])));
       }
       for (size_t gate = 0; gate < 3; ++gate) ISOBIT_RETURN_IF_ERROR(derive_table(gate, wanted, name, tables, p));
-      ISOBIT_RETURN_IF_ERROR(derive_weights(w, options, kind, name, p));
+      ISOBIT_RETURN_IF_ERROR(derive_weights(w, options, kind, name, GruRowGrids::kDerived, p));
       model.layers.push_back(std::move(p));
     }
     chained_x = h_grid;

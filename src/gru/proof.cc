@@ -180,16 +180,6 @@ GruOperandBounds operand_bounds(const GruLayerParameters& p) {
   return bounds;
 }
 
-LinearRowBounds linear_row_bounds(Int128 bias, const RescaleParameters& bias_to_acc, Int128 dot,
-                                  const RescaleParameters& acc_to_result) {
-  LinearRowBounds bounds;
-  bounds.bias_product = bound_multiply(bias, bias_to_acc.multiplier);
-  bounds.bias = bound_rescale(bias, bias_to_acc);
-  bounds.accumulator = bound_add(dot, bounds.bias);
-  bounds.product = bound_multiply(bounds.accumulator, acc_to_result.multiplier);
-  return bounds;
-}
-
 std::string row_text(int64_t row, int64_t hidden_size) {
   return "row " + std::to_string(row) + " (gate " + "urn"[row / hidden_size] + ", unit " +
          std::to_string(row % hidden_size) + ")";

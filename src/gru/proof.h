@@ -3,11 +3,11 @@
 #ifndef ISOBIT_GRU_PROOF_H_
 #define ISOBIT_GRU_PROOF_H_
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "core/rescale.h"
+#include "gru/row.h"
 #include "isobit/gru.h"
 
 namespace isobit {
@@ -24,17 +24,6 @@ struct GruOperandBounds {
   std::vector<Int128> dot_x, dot_h;    // [3H] sum_k |W[c,k]| * max|x - z_x|
 };
 GruOperandBounds operand_bounds(const GruLayerParameters& p);
-
-/// Section 8's bounds of one row of W x or R h, its bias included.
-struct LinearRowBounds {
-  Int128 bias_product = 0;  // bias * multiplier
-  Int128 bias = 0;          // on the accumulator
-  Int128 accumulator = 0;
-  Int128 product = 0;  // accumulator * multiplier
-  [[nodiscard]] Int128 largest() const { return std::max({bias_product, bias, accumulator, product}); }
-};
-LinearRowBounds linear_row_bounds(Int128 bias, const RescaleParameters& bias_to_acc, Int128 dot,
-                                  const RescaleParameters& acc_to_result);
 
 /// "row 37 (gate u, unit 37)": a row of W, R, bw or br.
 std::string row_text(int64_t row, int64_t hidden_size);
