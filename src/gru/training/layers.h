@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gru/clamps.h"
 #include "gru/training/arrays.h"
 #include "gru/training/direction.h"
 #include "gru/training/layer.h"
@@ -22,6 +23,13 @@ inline int64_t inputs_of(const GruTrainingSizes& s, int64_t layer) {
   return layer == 0 ? s.input_size : s.directions * s.hidden_size;
 }
 inline int64_t y_size(const GruTrainingSizes& s) { return s.steps * s.batch * s.directions * s.hidden_size; }
+
+/// The tensor whose grid the clamp of a bit is of.
+inline GruTensor tensor_of_clamp(int bit) {
+  if (bit == kPassState) return kH;
+  if (bit >= kPassGate) return static_cast<GruTensor>(kUIn + bit - kPassGate);
+  return bit >= kPassHh ? kHh : kIh;
+}
 
 /// Of what a forward keeps: y of a layer but the last, then u, r, n and q of all directions of all layers.
 inline int64_t saved_y_at(const GruTrainingSizes& s, int64_t layer) { return layer * y_size(s); }

@@ -70,13 +70,6 @@ struct Share {
   }
 };
 
-/// The tensor whose grid the clamp of a bit is of.
-GruTensor tensor_of_clamp(int bit) {
-  if (bit == kPassState) return kH;
-  if (bit >= kPassGate) return static_cast<GruTensor>(kUIn + bit - kPassGate);
-  return bit >= kPassHh ? kHh : kIh;
-}
-
 Status refuse_nan(const char* name, int64_t index) {
   return refuse_training(std::string(kWho) + ": " + name + "[" + std::to_string(index) + "] is NaN, must be a number");
 }
@@ -297,7 +290,8 @@ void GruQatRun::Data::run_packed(const GruLayer& kernels, int64_t layer, int64_t
   run.record = &record;
   const int64_t scratch_bytes = (kernels.scratch_bytes(N, sizes.steps) + 63) / 64 * 64;
   Workspace scratch(scratch_bytes * (pool == nullptr ? 1 : pool->threads()));
-  in_parts(pool, N, [&](int part, int64_t begin, int64_t end) {
+  const int64_t sequences = sizes.steps == 0 ? 0 : N;  // kernels take one step at least
+  in_parts(pool, sequences, [&](int part, int64_t begin, int64_t end) {
     LayerRun of_part = run;
     of_part.begin = begin;
     of_part.end = end;

@@ -215,6 +215,27 @@ TEST(GruQat, RunsGiveTheNumbersOfTheModelAndTheSameGradientsEverywhere) {
   EXPECT_GT(many, 0);
 }
 
+TEST(GruQat, WithoutStepsTheLastStateIsTheFirst) {
+  Random random(25);
+  RandomShape shape;
+  shape.input = 5;
+  shape.hidden = 40;
+  const Result<GruModel> model = random_model(random, shape);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::vector<float> first = random_floats(random, model->parameters().layers[0].grids[kH], 3 * 40);
+  for (const CpuPath path : {CpuPath::kReference, CpuPath::kScalar, CpuPath::kAvx2, CpuPath::kAvx512Vnni}) {
+    if (!cpu_can_run(path)) continue;
+    std::vector<float> last(first.size());
+    const Result<GruQatRun> run =
+        GruQatRun::forward(*model, {}, 0, 3, {}, {.first = first, .last = last}, {.path = path});
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    for (size_t i = 0; i < first.size(); ++i)
+      EXPECT_EQ(last[i], dequantize_value(model->output_grid(), quantize_value(model->output_grid(), first[i])));
+    const std::vector<std::vector<float>> gradients = gradients_of(*run, {});
+    for (const std::vector<float>& of : gradients) EXPECT_EQ(of, std::vector<float>(of.size()));
+  }
+}
+
 /// A GRU of 4-bit weights learns, and what is exported is what was trained.
 TEST(GruQat, Learns) {
   constexpr int64_t kSteps = 6, kBatch = 8, kInputs = 2, kHidden = 8;
