@@ -15,6 +15,7 @@
 #include "core/cuda/upload.h"
 #include "core/run_options.h"
 #include "gru/cuda/gru.h"
+#include "gru/cuda/tables.h"
 #include "isobit/cuda/gru.h"
 
 namespace isobit::cuda {
@@ -91,14 +92,6 @@ void add_matrix(Upload& upload, const CodeMatrix& codes, const CodeMatrix& biase
   upload.add(std::span(acc_to_out), matrix.acc_to_out);
 }
 
-void add_table(Upload& upload, const ActivationTable& table, TableView& view) {
-  upload.add(std::span(table.entries), view.entries);
-  upload.add(std::span(table.anchors), view.anchors);
-  upload.add(std::span(table.thresholds), view.thresholds);
-  upload.add(std::span(table.slopes), view.slopes);
-  upload.add(std::span(table.intercepts), view.intercepts);
-}
-
 /// Why kernels cannot run a layer: what the pointers in DeviceLayer point to.
 struct Refusals {
   std::array<std::string, kPersistentForms> persistent;
@@ -117,7 +110,7 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
   layer.h_scale = p.grids[kH].scale();
   add_matrix(upload, p.W, p.bw, p.grids[kX], p.bw_to_acc, p.acc_to_ih, layer.W);
   add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
-  for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
+  for (size_t gate = 0; gate < 3; ++gate) upload_table(upload, p.tables[gate], layer.cell.tables[gate]);
   ISOBIT_ASSIGN_OR_RETURN(const PersistentPack persistent, pack_persistent(p));
   refusals.persistent = persistent.refusals;
   for (size_t form = 0; form < kPersistentForms; ++form)

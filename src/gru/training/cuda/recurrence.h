@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "gru/reference.h"
+#include "gru/training/cuda/integers.h"
 #include "isobit/status.h"
 
 namespace isobit::cuda {
@@ -26,6 +28,22 @@ struct TrainingForwardSteps : TrainingSteps {
   float* y;
   float* saved;  // [rows][4H]
   float* last;   // [batch][H]; null: not wanted
+};
+/// Steps of numbers by codes.
+struct IntegerScales {
+  float h, u, r, n, hh;
+};
+/// R and first: codes minus their zero points.
+struct IntegerForwardSteps : TrainingSteps {
+  const int32_t* ih;   // of QatGateInputs
+  const QatRow* rows;  // of R
+  CellView cell;       // tables in device memory
+  IntegerScales scales;
+  float* y;          // numbers
+  float* codes;      // as y, codes of h minus the zero point; null: not wanted
+  float* saved;      // [rows][4H], numbers
+  uint16_t* passes;  // [rows][H]
+  float* last;       // [batch][H], numbers; null: not wanted
 };
 struct TrainingBackwardSteps : TrainingSteps {
   const float* y;
@@ -49,11 +67,17 @@ struct TeamPlan {
 /// For the current device, whose kernels it prepares.
 Status plan_teams(int64_t hidden, TeamPlan& plan);
 Status run_team_forward(const TeamPlan& plan, const TrainingForwardSteps& run, cudaStream_t stream);
+/// Of a plan for floats makes that for integers. parts: 1 where R and h are narrow enough for exact sums of floats, 2
+/// where the sums of either half of h are.
+Status plan_integer_teams(TeamPlan& plan, int32_t parts);
+Status run_team_forward(const TeamPlan& plan, int32_t parts, const IntegerForwardSteps& run, cudaStream_t stream);
 Status run_team_backward(const TeamPlan& plan, const TrainingBackwardSteps& run, cudaStream_t stream);
 
-/// A product and a kernel of gates for each step. workspace: floats of step_workspace_floats().
+/// A product and a kernel of gates for each step. workspace: floats of step_workspace_floats(), aligned to 8 bytes.
 int64_t step_workspace_floats(int64_t batch, int64_t hidden);
 Status run_step_forward(const TrainingForwardSteps& run, float* workspace, cudaStream_t stream);
+/// wide: sums of doubles; else those of floats are exact.
+Status run_step_forward(const IntegerForwardSteps& run, bool wide, float* workspace, cudaStream_t stream);
 Status run_step_backward(const TrainingBackwardSteps& run, float* workspace, cudaStream_t stream);
 
 }  // namespace isobit::cuda

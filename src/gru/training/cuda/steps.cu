@@ -3,6 +3,7 @@
 #include "core/cuda/launch.h"
 #include "core/cuda/status.h"
 #include "gru/training/cuda/gates.cuh"
+#include "gru/training/cuda/integer_cell.cuh"
 #include "gru/training/cuda/products.h"
 #include "gru/training/cuda/recurrence.h"
 
@@ -41,6 +42,34 @@ __global__ void __launch_bounds__(kThreads)
   saved[H] = cell.r;
   saved[2 * H] = cell.n;
   saved[3 * H] = cell.q;
+}
+
+/// The same in integers; h: codes minus the zero point.
+__global__ void __launch_bounds__(kThreads)
+    training_step_integers(const __grid_constant__ IntegerForwardSteps run, int32_t t, const double* sums, float* h) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, H = run.hidden;
+  if (i >= run.batch * H) return;
+  const int64_t sequence = i / H, unit = i % H, row = static_cast<int64_t>(t) * run.batch + sequence;
+  if (!step_runs(run.lengths, sequence, t)) {
+    write_past_length(run, row, unit);
+    return;
+  }
+  int32_t ih[3];
+  QatRow rows[3];
+  int64_t acc[3];
+  for (int gate = 0; gate < 3; ++gate) {
+    ih[gate] = run.ih[row * 3 * H + gate * H + unit];
+    rows[gate] = run.rows[gate * H + unit];
+    acc[gate] = static_cast<int64_t>(sums[sequence * 3 * H + gate * H + unit]);
+  }
+  const IntegerStep step = integer_step(run.cell, ih, rows, acc, static_cast<int64_t>(h[i]));
+  if (run.mask == nullptr || run.mask[row * run.y_row + unit] != 0) h[i] = step.h;
+  write_integer_step(run, row, unit, step, h[i]);
+}
+__global__ void __launch_bounds__(kThreads)
+    training_numbers(const float* codes, float scale, float* to, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) to[i] = __fmul_rn(codes[i], scale);
 }
 
 /// g: the gradient of the state after the step, then what of that before does not come through R.
@@ -86,7 +115,7 @@ Status copy_state(float* to, const float* from, const TrainingSteps& run, cudaSt
 
 }  // namespace
 
-int64_t step_workspace_floats(int64_t batch, int64_t hidden) { return batch * hidden * 4; }
+int64_t step_workspace_floats(int64_t batch, int64_t hidden) { return batch * hidden * 7; }
 
 Status run_step_forward(const TrainingForwardSteps& run, float* workspace, cudaStream_t stream) {
   if (run.batch == 0) return {};
@@ -101,6 +130,23 @@ Status run_step_forward(const TrainingForwardSteps& run, float* workspace, cudaS
                                          stream, run, t, hh, h));
   }
   return run.last == nullptr ? Status() : copy_state(run.last, h, run, stream);
+}
+
+Status run_step_forward(const IntegerForwardSteps& run, bool wide, float* workspace, cudaStream_t stream) {
+  if (run.batch == 0) return {};
+  const int64_t H = run.hidden, states = run.batch * H;
+  auto* const sums = reinterpret_cast<double*>(workspace);
+  float* const h = workspace + 6 * states;
+  ISOBIT_RETURN_IF_ERROR(copy_state(h, run.first, run, stream));
+  for (int32_t step = 0; step < run.steps; ++step) {
+    const int32_t t = run.reverse ? run.steps - 1 - step : step;
+    ISOBIT_RETURN_IF_ERROR(product_of_codes({h, H}, {run.R, H}, sums, run.batch, 3 * H, H, wide, stream));
+    ISOBIT_RETURN_IF_ERROR(launch_kernel("training_step_integers", training_step_integers, unit_blocks(run), kThreads,
+                                         0, stream, run, t, sums, h));
+  }
+  if (run.last == nullptr) return {};
+  return launch_kernel("training_numbers", training_numbers, unit_blocks(run), kThreads, 0, stream, h, run.scales.h,
+                       run.last, states);
 }
 
 Status run_step_backward(const TrainingBackwardSteps& run, float* workspace, cudaStream_t stream) {

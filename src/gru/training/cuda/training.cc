@@ -5,49 +5,16 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/arguments.h"
 #include "core/cuda/status.h"
-#include "core/run_options.h"
 #include "core/scratch.h"
 #include "gru/training/arrays.h"
-#include "gru/training/cuda/products.h"
-#include "gru/training/cuda/recurrence.h"
+#include "gru/training/cuda/call.h"
+#include "gru/training/cuda/direction.h"
 #include "gru/training/layers.h"
 #include "isobit/cuda/gru.h"
 #include "isobit/cuda/gru_training.h"
 
 namespace isobit::cuda {
-namespace {
-
-constexpr std::string_view kTeam = "team", kSteps = "steps";
-
-/// Floats of a call's device memory.
-struct TrainingScratch {
-  float* dy[2];       // gradients of y of layers below
-  float *gx, *gh;     // [rows][3H]; forward: gx is ih
-  float* gradients;   // parts of gradients of weights
-  float* recurrence;  // of the kernel "steps"
-
-  TrainingScratch(Scratch& scratch, const GruTrainingSizes& s) {
-    const auto take = [&](int64_t count) { return scratch.take<float>(count); };
-    const int64_t rows = s.steps * s.batch, gates = 3 * s.hidden_size;
-    for (float*& of_layer : dy) of_layer = take(s.layers > 1 ? y_size(s) : 0);
-    gx = take(rows * gates);
-    gh = take(rows * gates);
-    int64_t bytes = 0;
-    for (int64_t layer = 0; layer < std::min<int64_t>(s.layers, 2); ++layer)
-      bytes = std::max(bytes, weight_gradients_bytes(rows, gates, inputs_of(s, layer), s.hidden_size));
-    gradients = take(bytes / static_cast<int64_t>(sizeof(float)));
-    recurrence = take(step_workspace_floats(s.batch, s.hidden_size));
-  }
-};
-
-std::span<const std::byte> bytes_of(const TrainingArray& array) {
-  return {static_cast<const std::byte*>(array.data), array.size * array.element_bytes};
-}
-
-}  // namespace
-
 struct DeviceGruTraining::Data {
   GruTraining training;
   std::string name;
@@ -64,24 +31,12 @@ struct DeviceGruTraining::Data {
 
   Status check(std::span<const GruTrainingWeights> weights, std::span<const float> x, const GruTrainingStates& states,
                std::span<std::byte> workspace, const RunOptions& options, std::vector<TrainingArray> arrays) const {
-    ISOBIT_RETURN_IF_ERROR(
-        refuse_options(options, kKernelOption | kStreamOption | kSequenceOptions, "the training of a GRU on a device"));
-    if (options.batch_first)
-      return refuse_training(name + ": batch_first is set, must be false: x is [T, N, C] in training");
-    if (!options.kernel.empty() && options.kernel != kTeam && options.kernel != kSteps)
-      return refuse_training(name + ": kernel is '" + std::string(options.kernel) + "', must be team or steps");
-    if (options.kernel == kTeam && plan.blocks == 0)
-      return {StatusCode::kUnsupported, name + ": kernel is team, which does not run hidden_size " +
-                                            std::to_string(sizes().hidden_size) + " on device " +
-                                            std::to_string(device) + "; use steps"};
-    ISOBIT_RETURN_IF_ERROR(check_current_device(device, "the training"));
+    const std::string hidden = plan.blocks == 0 ? "hidden_size " + std::to_string(sizes().hidden_size) : "";
+    const TrainingCall call{name, device, hidden};
+    ISOBIT_RETURN_IF_ERROR(call.check_options(options));
     ISOBIT_RETURN_IF_ERROR(add_call_arrays(name, sizes(), weights, x, states, options, arrays));
-    ISOBIT_RETURN_IF_ERROR(check_room({"workspace", workspace}, scratch_bytes(), sizes().batch));
-    arrays.emplace_back("workspace", "bytes", workspace, static_cast<int64_t>(workspace.size()));
-    ISOBIT_RETURN_IF_ERROR(check_training_arrays(name, arrays));
-    for (const TrainingArray& array : arrays)
-      ISOBIT_RETURN_IF_ERROR(check_on_device({array.name.c_str(), bytes_of(array)}, device));
-    return check_stream(options.stream, device);
+    const TrainingCall::Room rooms[] = {{"workspace", workspace, scratch_bytes()}};
+    return call.check_arrays(std::move(arrays), rooms, sizes().batch, options.stream);
   }
 
   [[nodiscard]] bool uses_team(const RunOptions& options) const { return plan.blocks > 0 && options.kernel != kSteps; }
@@ -108,10 +63,7 @@ struct DeviceGruTraining::Data {
 Result<DeviceGruTraining> DeviceGruTraining::create(const GruTrainingSizes& sizes, std::string_view name,
                                                     std::optional<int> device) {
   ISOBIT_ASSIGN_OR_RETURN(GruTraining training, GruTraining::create(sizes, name));
-  constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
-  if (sizes.steps * sizes.batch > kMostRows)
-    return refuse_training(std::string(name) + ": steps * batch is " + std::to_string(sizes.steps * sizes.batch) +
-                           ", must be at most " + std::to_string(kMostRows));
+  ISOBIT_RETURN_IF_ERROR(check_training_rows(std::string(name), sizes.steps, sizes.batch));
   if (device) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(*device), "device " + std::to_string(*device)));
   ISOBIT_RETURN_IF_ERROR(DeviceGru::check_device());
   auto data = std::make_shared<Data>(std::move(training));
@@ -176,7 +128,7 @@ Status DeviceGruTraining::backward(std::span<const GruTrainingWeights> weights, 
   ISOBIT_RETURN_IF_ERROR(data.check(weights, x, states, workspace, options, std::move(arrays)));
   Scratch scratch(workspace.data());
   const TrainingScratch memory(scratch, s);
-  const int64_t rows = s.steps * s.batch, H = s.hidden_size, gates = 3 * H;
+  const int64_t H = s.hidden_size;
   for (int64_t layer = s.layers - 1; layer >= 0; --layer) {
     const int64_t C = inputs_of(s, layer);
     const float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), saved_y_at(s, layer));
@@ -185,7 +137,6 @@ Status DeviceGruTraining::backward(std::span<const GruTrainingWeights> weights, 
     for (int64_t d = 0; d < s.directions; ++d) {
       const int64_t index = layer * s.directions + d;
       const GruTrainingWeights& w = weights[static_cast<size_t>(index)];
-      const GruTrainingGradients& to = gradients[static_cast<size_t>(index)];
       const TrainingSteps steps = data.steps_of(w, layer, d, states, options);
       const TrainingBackwardSteps run{{steps},
                                       moved(out, d * H),
@@ -194,26 +145,16 @@ Status DeviceGruTraining::backward(std::span<const GruTrainingWeights> weights, 
                                       moved(dout, d * H),
                                       state_of(states.last_gradient, index, s),
                                       state_of(states.first_gradient, index, s),
-                                      memory.gx,
-                                      memory.gh};
-      ISOBIT_RETURN_IF_ERROR(data.uses_team(options) ? run_team_backward(data.plan, run, options.stream)
-                                                     : run_step_backward(run, memory.recurrence, options.stream));
-      if (din != nullptr)
-        ISOBIT_RETURN_IF_ERROR(
-            product_by_columns({memory.gx, gates}, {w.W.data(), C}, din, C, d == 1, rows, C, gates, options.stream));
-      const StepRows inputs{.rows = {data.input_of(layer, x.data(), saved.data()), C},
-                            .lengths = steps.lengths,
-                            .steps = steps.steps,
-                            .batch = steps.batch};
-      const StepRows before{.rows = {moved(out, d * H), steps.y_row},
-                            .shift = d == 1 ? 1 : -1,
-                            .first = steps.first,
-                            .lengths = steps.lengths,
-                            .steps = steps.steps,
-                            .batch = steps.batch};
-      ISOBIT_RETURN_IF_ERROR(weight_gradients({{{memory.gx, gates}, inputs, to.W.data(), to.bw.data(), C},
-                                               {{memory.gh, gates}, before, to.R.data(), to.br.data(), H}},
-                                              rows, gates, memory.gradients, options.stream));
+                                      nullptr,
+                                      nullptr};
+      ISOBIT_RETURN_IF_ERROR(run_direction_backward({run,
+                                                     {data.input_of(layer, x.data(), saved.data()), C},
+                                                     w.W.data(),
+                                                     C,
+                                                     din,
+                                                     gradients[static_cast<size_t>(index)]},
+                                                    data.uses_team(options) ? &data.plan : nullptr, memory,
+                                                    options.stream));
     }
   }
   return {};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "gru/training/cuda/device_test.h"
 #include "gru/training/training_case_test.h"
 #include "isobit/cuda/gru_training.h"
 #include "testing/cuda_buffer.h"
@@ -29,20 +30,6 @@ class CudaGruTraining : public ::testing::Test {
     ISOBIT_NEEDS_CUDA_DEVICE();
     if (testing::racecheck()) GTEST_SKIP() << "racecheck does not follow arrivals at named barriers";
   }
-};
-
-/// A copy of an array on the device; `offset`: bytes after a 256-byte boundary.
-template <typename T>
-struct DeviceCopy {
-  GuardedDeviceBuffer buffer;
-  size_t count;
-
-  explicit DeviceCopy(const std::vector<T>& values, int64_t offset = 0)
-      : buffer(static_cast<int64_t>(values.size() * sizeof(T)), offset), count(values.size()) {
-    buffer.write(values);
-  }
-  [[nodiscard]] std::span<T> span() { return {static_cast<T*>(buffer.data()), count}; }
-  [[nodiscard]] std::vector<T> values() const { return buffer.read<T>(); }
 };
 
 /// A TrainingCase on the device: the tensors of TrainingCase::tensors().
@@ -113,34 +100,6 @@ struct DeviceCase {
     return all;
   }
 };
-
-/// The largest of the tensors' norms of differences, by the norms of what is expected.
-double largest_difference(const std::vector<Floats>& actual, const std::vector<Floats>& expected) {
-  double largest = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    double difference = 0, norm = 0;
-    for (size_t j = 0; j < expected[i].size(); ++j) {
-      const double d = double{actual[i][j]} - double{expected[i][j]};
-      difference += d * d;
-      norm += double{expected[i][j]} * double{expected[i][j]};
-    }
-    if (difference == 0 && !std::isnan(difference)) continue;
-    const double relative = std::sqrt(difference / norm);
-    largest = std::isnan(relative) ? INFINITY : std::max(largest, relative);
-  }
-  return largest;
-}
-
-bool same_bytes(const std::vector<Floats>& a, const std::vector<Floats>& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].size() != b[i].size() ||
-        (!a[i].empty() && std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) != 0))
-      return false;
-  return true;
-}
-
-constexpr double kNear = 1e-5;
 
 TEST_F(CudaGruTraining, NearTheCpu) {
   Random random(45);

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward of one direction of one layer on a device, and the memory of a call: of floats and of integers.
+#ifndef ISOBIT_GRU_TRAINING_CUDA_DIRECTION_H_
+#define ISOBIT_GRU_TRAINING_CUDA_DIRECTION_H_
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/scratch.h"
+#include "gru/training/cuda/products.h"
+#include "gru/training/cuda/recurrence.h"
+#include "gru/training/layers.h"
+#include "isobit/gru_training.h"
+
+namespace isobit::cuda {
+
+/// Floats of a call's device memory.
+struct TrainingScratch {
+  float* dy[2];       // gradients of y of layers below
+  float *gx, *gh;     // [rows][3H]; forward: gx is ih
+  float* gradients;   // parts of gradients of weights
+  float* recurrence;  // of the kernel "steps"
+
+  TrainingScratch(Scratch& scratch, const GruTrainingSizes& s) {
+    const auto take = [&](int64_t count) { return scratch.take<float>(count); };
+    const int64_t rows = s.steps * s.batch, gates = 3 * s.hidden_size;
+    for (float*& of_layer : dy) of_layer = take(s.layers > 1 ? y_size(s) : 0);
+    gx = take(rows * gates);
+    gh = take(rows * gates);
+    int64_t bytes = 0;
+    for (int64_t layer = 0; layer < std::min<int64_t>(s.layers, 2); ++layer)
+      bytes = std::max(bytes, weight_gradients_bytes(rows, gates, inputs_of(s, layer), s.hidden_size));
+    gradients = take(bytes / static_cast<int64_t>(sizeof(float)));
+    recurrence = take(step_workspace_floats(s.batch, s.hidden_size));
+  }
+};
+
+/// `steps` is complete but for gx and gh.
+struct DirectionBackward {
+  TrainingBackwardSteps steps;
+  FloatRows x;     // of the layer
+  const float* W;  // [3H][C]
+  int64_t C;
+  float* dx;  // null: not wanted
+  GruTrainingGradients gradients;
+};
+/// plan: null, the kernel "steps". dx of the reverse direction is added to what is there.
+Status run_direction_backward(const DirectionBackward& backward, const TeamPlan* plan, const TrainingScratch& memory,
+                              cudaStream_t stream);
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_GRU_TRAINING_CUDA_DIRECTION_H_
