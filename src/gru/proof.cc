@@ -198,8 +198,8 @@ Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::strin
   proof.acc_h_s32 = add_linear(prover, "hh", p.R, p.grids[kH], operands.bias_r, p.br_to_acc, p.acc_to_hh,
                                operands.dot_h, p.grids[kHh]);
   // What follows is the cell. Its verdict is that of the whole where the accumulators' is good.
-  const bool sums_f32 = proof.gates_f32;
-  proof.gates_f32 = true;
+  const bool sums_f32 = proof.gates_f32, sums_f64 = proof.gates_f64;
+  proof.gates_f32 = proof.gates_f64 = true;
   const Int128 ih = largest_difference(p.grids[kIh]);
   const Int128 hh = largest_difference(p.grids[kHh]);
   for (int gate = 0; gate < 2; ++gate) {
@@ -231,7 +231,9 @@ Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::strin
   prover.add_lane("h before its clamp", bound_add(h, absolute(p.grids[kH].zero_point)));
   if (!prover.failure().ok()) return prover.failure();
   proof.cell_f32 = proof.gates_f32;
+  proof.cell_f64 = proof.gates_f64;
   proof.gates_f32 = sums_f32 && proof.cell_f32;
+  proof.gates_f64 = sums_f64 && proof.cell_f64;
   return proof;
 }
 

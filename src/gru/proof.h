@@ -38,7 +38,8 @@ struct GruProof {
   // 24 or 53 bits, results of rescales below an eighth of kMagic (core/magic.h), ratios that the type holds.
   bool gates_f32 = false;
   bool gates_f64 = false;
-  bool cell_f32 = false;  // every intermediate after ih and hh is exact as float
+  bool cell_f32 = false;  // every intermediate after ih and hh is exact as float, or as double
+  bool cell_f64 = false;
 };
 
 /// Bounds every intermediate; kOverflow names the operator, the bound and the limit.

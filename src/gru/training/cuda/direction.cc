@@ -13,8 +13,8 @@ Status run_direction_backward(const DirectionBackward& backward, const TeamPlan*
   ISOBIT_RETURN_IF_ERROR(plan != nullptr ? run_team_backward(*plan, run, stream)
                                          : run_step_backward(run, memory.recurrence, stream));
   if (backward.dx != nullptr)
-    ISOBIT_RETURN_IF_ERROR(
-        product_by_columns({run.gx, gates}, {backward.W, C}, backward.dx, C, run.reverse, rows, C, gates, stream));
+    ISOBIT_RETURN_IF_ERROR(product_by_columns({run.gx, gates}, {backward.W, C}, backward.dx, C, run.reverse,
+                                              backward.dx_passes, rows, C, gates, stream));
   const StepRows inputs{.rows = backward.x, .lengths = run.lengths, .steps = run.steps, .batch = run.batch};
   const StepRows before{.rows = {run.y, run.y_row},
                         .shift = run.reverse ? 1 : -1,

@@ -45,6 +45,7 @@ struct DirectionBackward {
   int64_t C;
   float* dx;  // null: not wanted
   GruTrainingGradients gradients;
+  const uint8_t* dx_passes = nullptr;  // dx is 0 where these are 0; null: it stays
 };
 /// plan: null, the kernel "steps". dx of the reverse direction is added to what is there.
 Status run_direction_backward(const DirectionBackward& backward, const TeamPlan* plan, const TrainingScratch& memory,

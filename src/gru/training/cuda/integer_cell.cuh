@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "core/cuda/lanes.cuh"
 #include "gru/clamps.h"
 #include "gru/reference.h"
 #include "gru/training/cuda/recurrence.h"
@@ -49,11 +50,88 @@ __device__ __forceinline__ IntegerStep integer_step(const CellView& p, const int
   return step;
 }
 
+/// hh of a row, which is not exact in doubles.
+__device__ __noinline__ inline double hh_in_integers(const QatRow* row, int64_t sum) {
+  return static_cast<double>(rescale(row->to_result, sum + row->bias, Rounding::kNearestEven));
+}
+
+/// The same in lanes. sums: less than 2^52.
+template <typename Real>
+struct CellOfLanes {
+  float hh_low, hh_high;
+  Real hh_to_gate[3];
+  Real gate_low[3], gate_high[3];  // plus magic
+  Real u_to_one, one;
+  Real h_low, h_high;
+  const float *u, *r, *n, *n_on_h;
+
+  __host__ explicit CellOfLanes(const CellConstants& c)
+      : hh_low(static_cast<float>(c.hh_low)),
+        hh_high(static_cast<float>(c.hh_high)),
+        u_to_one(static_cast<Real>(c.u_to_one)),
+        one(static_cast<Real>(c.one)),
+        h_low(static_cast<Real>(c.h_low)),
+        h_high(static_cast<Real>(c.h_high)),
+        u(c.u),
+        r(c.r),
+        n(c.n),
+        n_on_h(c.n_on_h) {
+    for (int gate = 0; gate < 3; ++gate) {
+      hh_to_gate[gate] = static_cast<Real>(c.hh_to_gate[gate]);
+      gate_low[gate] = static_cast<Real>(c.gate_low[gate]) + kMagic<Real>;
+      gate_high[gate] = static_cast<Real>(c.gate_high[gate]) + kMagic<Real>;
+    }
+  }
+  __device__ __forceinline__ static int32_t integer_of(Real with_magic) {
+    return static_cast<int32_t>(low_bits(with_magic) - low_bits(kMagic<Real>));
+  }
+
+  /// As QatGateInputs has them: converted where they are used, as a load that is looked at is waited for.
+  struct Inputs {
+    int32_t ih[3]{};
+  };
+  /// hh_before: but for the clamp, whose ends floats tell from what is beyond them.
+  __device__ __forceinline__ IntegerStep step(const Inputs& in, const double (&hh_before)[3], Real h) const {
+    IntegerStep step{};
+    const auto pass = [&](int bit, bool passed) { step.passes |= passed ? 1U << bit : 0U; };
+    Real hh[3];
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      pass(kPassIh + gate, (in.ih[gate] & 1) != 0);
+      const float before = static_cast<float>(hh_before[gate]), code = clamp_lane(before, hh_low, hh_high);
+      pass(kPassHh + gate, code == before);
+      hh[gate] = static_cast<Real>(code);
+    }
+    /// The gate input, as an index.
+    const auto gate_in = [&](int gate, Real from_hh) {
+      const Real before = add(from_hh, static_cast<Real>(in.ih[gate] >> 1)),
+                 code = clamp_lane(before, gate_low[gate], gate_high[gate]);
+      pass(kPassGate + gate, code == before);
+      return integer_of(code);
+    };
+    const int32_t r_in = gate_in(1, to_magic(hh[1], hh_to_gate[1]));
+    step.r = __ldg(r + r_in);
+    const int32_t u_in = gate_in(0, to_magic(hh[0], hh_to_gate[0]));
+    step.u = __ldg(u + u_in);
+    const int32_t n_in = gate_in(2, to_magic(multiply(static_cast<Real>(step.r), hh[2]), hh_to_gate[2]));
+    const Real on_h = static_cast<Real>(__ldg(n_on_h + n_in)), of_u = static_cast<Real>(step.u);
+    step.n = __ldg(n + n_in);
+    const Real mixed = fused(add(one, -of_u), on_h, multiply(of_u, h)), before = rescale_even(mixed, u_to_one);
+    const Real code = clamp_lane(before, h_low, h_high);
+    pass(kPassState, code == before);
+    step.h = static_cast<float>(code);
+    step.q = static_cast<float>(hh[2]);
+    return step;
+  }
+};
+
 /// What a step leaves. state: the code of h after the step, as the mask says.
 __device__ __forceinline__ void write_integer_step(const IntegerForwardSteps& run, int64_t row, int64_t unit,
                                                    const IntegerStep& step, float state) {
   const int64_t H = run.hidden, at = row * run.y_row + unit;
-  run.y[at] = __fmul_rn(state, run.scales.h);
+  const float number = __fmul_rn(state, run.scales.h);
+  run.y[at] = number;
+  if (run.also_y != nullptr) run.also_y[at] = number;
   if (run.codes != nullptr) run.codes[at] = state;
   float* const saved = run.saved + row * 4 * H + unit;
   saved[0] = __fmul_rn(step.u, run.scales.u);
@@ -65,6 +143,7 @@ __device__ __forceinline__ void write_integer_step(const IntegerForwardSteps& ru
 __device__ __forceinline__ void write_past_length(const IntegerForwardSteps& run, int64_t row, int64_t unit) {
   const int64_t at = row * run.y_row + unit;
   run.y[at] = 0.0f;
+  if (run.also_y != nullptr) run.also_y[at] = 0.0f;
   if (run.codes != nullptr) run.codes[at] = 0.0f;
   run.passes[row * run.hidden + unit] = kNoUnit;
 }

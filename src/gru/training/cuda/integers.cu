@@ -2,8 +2,9 @@
 #include "gru/training/cuda/integers.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
+#include "core/cuda/lanes.cuh"
 #include "core/cuda/launch.h"
 #include "core/cuda/quantize.cuh"
 #include "gru/clamps.h"
@@ -13,18 +14,68 @@
 namespace isobit::cuda {
 namespace {
 
+constexpr int kThreads = 128;
+
+dim3 blocks_for(int64_t count) {
+  constexpr int64_t kMostBlocks = 132 * 16;
+  return dim3(static_cast<unsigned>(std::clamp<int64_t>((count + kThreads - 1) / kThreads, 1, kMostBlocks)));
+}
+/// body(i) for i < count, by all threads of the blocks from `first` on.
+template <typename Body>
+__device__ __forceinline__ void for_each_index(int64_t count, int64_t first, Body body) {
+  for (int64_t i = (blockIdx.x - first) * kThreads + threadIdx.x; i < count; i += (gridDim.x - first) * kThreads)
+    body(i);
+}
+
+/// quantize() of core/grid.cc, minus the zero point. Never -0, as codes are integers.
+__device__ __forceinline__ float code_of(float rounded, float low, float high) {
+  return __fadd_rn(fminf(fmaxf(rounded, low), high), 0.0f);
+}
+__device__ __forceinline__ float code_of(float x, float inverse, float low, float high) {
+  return code_of(rintf(__fmul_rn(x, inverse)), low, high);
+}
+
+// ---- Inputs
+
+__device__ __forceinline__ void quantize_in_blocks(const QatInputs& in, int64_t first_block) {
+  const auto low = static_cast<float>(in.range.min - in.range.zero_point);
+  const auto high = static_cast<float>(in.range.max - in.range.zero_point);
+  for_each_index(in.rows * in.columns, first_block, [&](int64_t i) {
+    float code = 0.0f;
+    uint8_t passes = kNoInput;
+    const auto row = static_cast<int32_t>(i / in.columns);
+    if (in.lengths == nullptr || row / in.batch < in.lengths[row % in.batch]) {
+      const float value = in.values[i], rounded = rintf(__fmul_rn(value, in.inverse_scale));
+      code = isnan(value) ? 0.0f : code_of(rounded, low, high);
+      passes = isnan(value) ? kInputNan : code == rounded ? kInputPassed : kInputClipped;
+    }
+    if (in.codes != nullptr) in.codes[i] = code;
+    in.numbers[i] = __fmul_rn(code, in.scale);
+    const int64_t column = i % in.columns;
+    uint8_t* const of_row = in.passes + row * pass_row(in.columns);
+    of_row[column] = passes;
+    if (column + 1 == in.columns)
+      for (int64_t k = in.columns; k < pass_row(in.columns); ++k) of_row[k] = kNoInput;
+  });
+}
+__global__ void __launch_bounds__(kThreads) training_quantize(QatInputs in) { quantize_in_blocks(in, 0); }
+
 // ---- Weights
 
-constexpr int kRowThreads = 128, kRowsOfBlock = kRowThreads / 32;
+constexpr int kRowsOfBlock = kThreads / 32;
+
+struct RowScale {
+  DerivedRow row;
+  RowFault fault;
+};
 
 struct WeightsArgs {
   QatLinear linear[2];
   const float *weights[2], *biases[2];
   QatWeights to[2];
-  DerivedRow* scales;  // of all rows
-  unsigned* finest;    // of W and of R: inverted bits of the least scale of rows that are not zeros
-  QatReport* report;
-  int64_t direction;
+  RowScale* scales;  // of all rows
+  QatInputs inputs;
+  int32_t row_blocks;
 };
 
 __device__ __forceinline__ float step_of(const Scale& scale) {
@@ -52,12 +103,12 @@ __device__ __forceinline__ RowPlace place_of(const WeightsArgs& a) {
   place.exists = place.row < a.linear[place.which].rows;
   return place;
 }
-__device__ __forceinline__ void refuse(const WeightsArgs& a, int matrix, int64_t row, RowFault fault) {
-  atomicMax(&a.report->refused, refused_place(a.direction, matrix, row, fault));
-}
-
-/// The scale of each row, but of rows of zeros.
-__global__ void __launch_bounds__(kRowThreads) training_row_scales(WeightsArgs a) {
+/// The scale of each row, but of rows of zeros; and, by blocks behind those of rows, the inputs.
+__global__ void __launch_bounds__(kThreads) training_row_scales(const __grid_constant__ WeightsArgs a) {
+  if (static_cast<int32_t>(blockIdx.x) >= a.row_blocks) {
+    quantize_in_blocks(a.inputs, a.row_blocks);
+    return;
+  }
   const RowPlace place = place_of(a);
   if (!place.exists) return;
   const QatLinear& linear = a.linear[place.which];
@@ -78,22 +129,22 @@ __global__ void __launch_bounds__(kRowThreads) training_row_scales(WeightsArgs a
   }
   finite = __all_sync(0xffffffff, finite);
   if (lane != 0) return;
-  if (!finite) refuse(a, place.which, place.row, RowFault::kNotFinite);
-  if (linear.kept_weights != nullptr) return;
   const DerivedRow row = derive_row_scale(least, most, linear.weights);
-  a.scales[place.all] = row;
-  if (row.is_zero) return;
-  if (row.derived.refusal != ScaleRefusal::kNone) refuse(a, place.which, place.row, RowFault::kNoScale);
-  atomicMax(a.finest + place.which, ~__float_as_uint(step_of(row.derived.scale)));
+  const bool has_scale = linear.kept_weights != nullptr || row.derived.refusal == ScaleRefusal::kNone;
+  a.scales[place.all] = {row, !finite ? RowFault::kNotFinite : has_scale ? RowFault::kNone : RowFault::kNoScale};
 }
 
-/// quantize() of core/grid.cc, minus the zero point. Never -0, as codes are integers.
-__device__ __forceinline__ float code_of(float rounded, float low, float high) {
-  return __fadd_rn(fminf(fmaxf(rounded, low), high), 0.0f);
+/// The least step of the matrix's rows that are not zeros; infinity: there is none. By a warp.
+__device__ __forceinline__ float finest_step(const RowScale* rows, int64_t count) {
+  float finest = INFINITY;
+  for (int64_t row = threadIdx.x % 32; row < count; row += 32)
+    if (!rows[row].row.is_zero) finest = fminf(finest, step_of(rows[row].row.derived.scale));
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    finest = fminf(finest, __shfl_xor_sync(0xffffffff, finest, distance));
+  return finest;
 }
-__device__ __forceinline__ float code_of(float x, float inverse, float low, float high) {
-  return code_of(rintf(__fmul_rn(x, inverse)), low, high);
-}
+
 ISOBIT_HD int64_t lowest_code(const ScaleOptions& o) { return o.is_signed ? -(int64_t{1} << (o.bits - 1)) : 0; }
 ISOBIT_HD int64_t highest_code(const ScaleOptions& o) {
   return (int64_t{1} << (o.is_signed ? o.bits - 1 : o.bits)) - 1;
@@ -106,7 +157,8 @@ __device__ __forceinline__ int64_t bias_code(float x, float inverse, const Scale
 }
 
 /// Codes and rescales of each row. All lanes derive the same rescales.
-__global__ void __launch_bounds__(kRowThreads) training_row_codes(WeightsArgs a, Rounding rounding) {
+__global__ void __launch_bounds__(kThreads)
+    training_row_codes(const __grid_constant__ WeightsArgs a, Rounding rounding) {
   const RowPlace place = place_of(a);
   if (!place.exists) return;
   const QatLinear& linear = a.linear[place.which];
@@ -115,20 +167,21 @@ __global__ void __launch_bounds__(kRowThreads) training_row_codes(WeightsArgs a,
   const float bias = a.biases[place.which][place.row];
   Scale scale, of_bias;
   const bool kept = linear.kept_weights != nullptr;
+  RowFault of_weights = a.scales[place.all].fault, of_biases = is_finite(bias) ? RowFault::kNone : RowFault::kNotFinite;
   if (kept) {
     scale = linear.kept_weights[place.row];
     of_bias = linear.kept_biases[place.row];
   } else {
-    const DerivedRow& row = a.scales[place.all];
+    const DerivedRow& row = a.scales[place.all].row;
     scale = row.derived.scale;
-    const unsigned finest = a.finest[place.which];
-    if (row.is_zero && finest != 0) scale = scale_of_step(linear.weights.kind, __uint_as_float(~finest));
+    if (row.is_zero) {
+      const float finest = finest_step(a.scales + place.all - place.row, linear.rows);
+      if (!isinf(finest)) scale = scale_of_step(linear.weights.kind, finest);
+    }
     const DerivedRow biases = derive_row_scale(fminf(bias, 0.0f), fmaxf(bias, 0.0f), linear.biases);
     of_bias = biases.derived.scale;
-    if (lane == 0 && biases.derived.refusal != ScaleRefusal::kNone)
-      refuse(a, 2 + place.which, place.row, RowFault::kNoScale);
+    if (of_biases == RowFault::kNone && biases.derived.refusal != ScaleRefusal::kNone) of_biases = RowFault::kNoScale;
   }
-  if (lane == 0 && !is_finite(bias)) refuse(a, 2 + place.which, place.row, RowFault::kNotFinite);
   const int64_t b = bias_code(bias, inverse_of(of_bias), linear.biases);
   const int64_t bias_operand = b == 0                    ? 0
                                : linear.biases.is_signed ? -lowest_code(linear.biases)
@@ -164,99 +217,135 @@ __global__ void __launch_bounds__(kRowThreads) training_row_codes(WeightsArgs a,
   if (lane != 0) return;
   const RescaleParameters to_acc = rescales.bias_to_acc.ratio, to_result = rescales.acc_to_result.ratio;
   const Int128 accumulator = bound_add(row.dot, bound_rescale(bias_operand, to_acc));
-  if (!rescales.fits || bound_add(bound_rescale(accumulator, to_result), linear.result_zero) > INT64_MAX)
-    refuse(a, place.which, place.row, RowFault::kOverflow);
-  a.to[place.which].of_rows[place.row] = {rescale(to_acc, b, rounding), to_result};
+  const bool fits = rescales.fits && bound_add(bound_rescale(accumulator, to_result), linear.result_zero) <= INT64_MAX;
+  if (of_weights == RowFault::kNone && of_biases == RowFault::kNone && !fits) of_weights = RowFault::kOverflow;
+  a.to[place.which].of_weights[place.row] = of_weights;
+  a.to[place.which].of_biases[place.row] = of_biases;
+  const int64_t on_acc = rescale(to_acc, b, rounding);
+  const bool fits_double = on_acc > -(int64_t{1} << 52) && on_acc < int64_t{1} << 52;
+  a.to[place.which].of_rows.integers[place.row] = {on_acc, to_result};
+  a.to[place.which].of_rows.lanes[place.row] = {fits_double ? static_cast<double>(on_acc) : nan(""),
+                                                ldexp(static_cast<double>(to_result.multiplier), -to_result.shift)};
 }
 
-// ---- Inputs
+// ---- Clamps
 
-constexpr int kThreads = 256;
-
-dim3 blocks_for(int64_t count) {
-  constexpr int64_t kMostBlocks = 132 * 16;
-  return dim3(static_cast<unsigned>(std::clamp<int64_t>((count + kThreads - 1) / kThreads, 1, kMostBlocks)));
-}
-/// body(i) for i < count, by all threads of the launch.
-template <typename Body>
-__device__ __forceinline__ void for_each_index(int64_t count, Body body) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-       i += static_cast<int64_t>(gridDim.x) * kThreads)
-    body(i);
-}
-
-__global__ void __launch_bounds__(kThreads) training_quantize(QatInputs in) {
-  const auto low = static_cast<float>(in.range.min - in.range.zero_point);
-  const auto high = static_cast<float>(in.range.max - in.range.zero_point);
-  for_each_index(in.rows * in.columns, [&](int64_t i) {
-    float code = 0.0f;
-    uint8_t passes = kNoInput;
-    const auto row = static_cast<int32_t>(i / in.columns);
-    if (in.lengths == nullptr || row / in.batch < in.lengths[row % in.batch]) {
-      const float value = in.values[i];
-      if (isnan(value)) atomicMax(in.nan, ~static_cast<unsigned long long>(in.nan_from + i));
-      const float rounded = isnan(value) ? 0.0f : rintf(__fmul_rn(value, in.inverse_scale));
-      code = code_of(rounded, low, high);
-      passes = code == rounded ? 1 : 0;
-    }
-    if (in.codes != nullptr) in.codes[i] = code;
-    in.numbers[i] = __fmul_rn(code, in.scale);
-    in.passes[i] = passes;
-  });
-}
-
-__global__ void __launch_bounds__(kThreads) training_stop(float* gradients, const uint8_t* passes, int64_t count) {
-  for_each_index(count, [&](int64_t i) {
-    if (passes[i] == 0) gradients[i] = 0.0f;
-  });
-}
-
-/// Of one bit, or of the kClamps bits of a unit.
-template <typename Passes>
 __global__ void __launch_bounds__(kThreads)
-    training_count(const Passes* passes, int64_t count, unsigned long long* counts) {
-  constexpr int kBits = sizeof(Passes) == 1 ? 1 : kClamps;
-  constexpr Passes kNone = sizeof(Passes) == 1 ? kNoInput : kNoUnit;
-  uint32_t all = 0, clipped[kBits]{};
-  for_each_index(count, [&](int64_t i) {
-    if (passes[i] == kNone) return;
+    training_stop(float* gradients, const uint8_t* passes, int64_t rows, int64_t columns) {
+  for_each_index(rows * columns, 0, [&](int64_t i) {
+    if (passes[i / columns * pass_row(columns) + i % columns] == kInputClipped) gradients[i] = 0.0f;
+  });
+}
+
+/// By whole warps.
+__device__ __forceinline__ void add_count(uint32_t number, unsigned long long* to) {
+  const uint32_t sum = __reduce_add_sync(0xffffffff, number);
+  if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(to, sum);
+}
+__global__ void __launch_bounds__(kThreads)
+    training_count_units(const uint16_t* passes, int64_t count, unsigned long long* counts) {
+  uint32_t all = 0, clipped[kClamps]{};
+  for_each_index(count, 0, [&](int64_t i) {
+    if (passes[i] == kNoUnit) return;
     ++all;
 #pragma unroll
-    for (int bit = 0; bit < kBits; ++bit) clipped[bit] += (passes[i] >> bit & 1) == 0 ? 1 : 0;
+    for (int bit = 0; bit < kClamps; ++bit) clipped[bit] += (passes[i] >> bit & 1) == 0 ? 1 : 0;
   });
-  const auto add = [&](uint32_t number, unsigned long long* to) {
-    const uint32_t sum = __reduce_add_sync(0xffffffff, number);
-    if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(to, sum);
-  };
 #pragma unroll
-  for (int bit = 0; bit < kBits; ++bit) add(clipped[bit], counts + bit);
-  add(all, counts + kBits);
+  for (int bit = 0; bit < kClamps; ++bit) add_count(clipped[bit], counts + bit);
+  add_count(all, counts + kClamps);
+}
+__global__ void __launch_bounds__(kThreads)
+    training_count_inputs(const uint8_t* passes, int64_t rows, int64_t columns, unsigned long long* counts) {
+  uint32_t all = 0, clipped = 0;
+  for_each_index(rows * columns, 0, [&](int64_t i) {
+    const uint8_t of = passes[i / columns * pass_row(columns) + i % columns];
+    if (of == kNoInput) return;
+    ++all;
+    clipped += of == kInputClipped ? 1 : 0;
+    if (of == kInputNan) atomicMax(counts + 2, ~static_cast<unsigned long long>(i));
+  });
+  add_count(clipped, counts);
+  add_count(all, counts + 1);
 }
 
 // ---- Products
 
+__device__ __forceinline__ int gate_of(int64_t column, int64_t hidden) {
+  return column < hidden ? 0 : column < 2 * hidden ? 1 : 2;
+}
+
+__device__ __forceinline__ void write_gate_input(const QatGateInputs& to, int64_t row, int64_t column, int32_t rescaled,
+                                                 bool passed) {
+  to.out[row * 3 * to.hidden + column] = rescaled * 2 + (passed ? 1 : 0);
+}
+/// In 64-bit integers. Not inlined: each thread has many sums.
+__device__ __noinline__ void put_gate_input(const QatGateInputs& to, int64_t row, int64_t column, int64_t sum) {
+  const QatRow of = to.rows.integers[column];
+  const int64_t before = rescale(of.to_result, sum + of.bias, to.rounding) + to.ih.zero_point;
+  const int64_t code = clamp_to(to.ih, before);
+  const int64_t rescaled = rescale(to.ih_to_gate[gate_of(column, to.hidden)], code - to.ih.zero_point, to.rounding);
+  write_gate_input(to, row, column, static_cast<int32_t>(rescaled), code == before);
+}
 struct GateInputsOut {
   QatGateInputs to;
 
-  template <typename Real>
-  __device__ __forceinline__ void operator()(int64_t row, int64_t column, Real sum) const {
-    const QatRow of = to.rows[column];
-    const int gate = column < to.hidden ? 0 : column < 2 * to.hidden ? 1 : 2;
-    const RescaleParameters ratio = gate == 0 ? to.ih_to_gate[0] : gate == 1 ? to.ih_to_gate[1] : to.ih_to_gate[2];
-    const int64_t before = rescale(of.to_result, static_cast<int64_t>(sum) + of.bias, to.rounding) + to.ih.zero_point;
-    const int64_t code = clamp_to(to.ih, before);
-    const auto rescaled = static_cast<int32_t>(rescale(ratio, code - to.ih.zero_point, to.rounding));
-    to.out[row * 3 * to.hidden + column] = rescaled * 2 + (code == before ? 1 : 0);
+  struct Column {
+    int64_t column = 0;
+    template <typename Real>
+    __device__ __forceinline__ void put(const GateInputsOut& out, int64_t row, Real sum) const {
+      put_gate_input(out.to, row, column, static_cast<int64_t>(sum));
+    }
+  };
+  [[nodiscard]] __device__ __forceinline__ Column column(int64_t column) const { return {column}; }
+};
+/// In doubles.
+struct GateInputsLanesOut {
+  QatGateInputs to;
+  double low, high;  // of ih minus its zero point
+  double ih_to_gate[3];
+
+  explicit GateInputsLanesOut(const QatGateInputs& inputs)
+      : to(inputs),
+        low(static_cast<double>(to.ih.min - to.ih.zero_point)),
+        high(static_cast<double>(to.ih.max - to.ih.zero_point)) {
+    for (int gate = 0; gate < 3; ++gate)
+      ih_to_gate[gate] = std::ldexp(static_cast<double>(to.ih_to_gate[gate].multiplier), -to.ih_to_gate[gate].shift);
+  }
+
+  struct Column {
+    int64_t column = 0;
+    QatRowLanes of{};
+
+    template <typename Real>
+    __device__ __forceinline__ void put(const GateInputsLanesOut& out, int64_t row, Real sum) const {
+      const double before = rescale_even(static_cast<double>(sum) + of.bias, of.ratio);
+      if (isnan(before)) {
+        put_gate_input(out.to, row, column, static_cast<int64_t>(sum));
+        return;
+      }
+      const double code = clamp_lane(before, out.low, out.high);
+      const int gate = gate_of(column, out.to.hidden);
+      const double ratio = gate == 0 ? out.ih_to_gate[0] : gate == 1 ? out.ih_to_gate[1] : out.ih_to_gate[2];
+      write_gate_input(out.to, row, column, static_cast<int32_t>(low_bits(to_magic(code, ratio))), code == before);
+    }
+  };
+  [[nodiscard]] __device__ __forceinline__ Column column(int64_t column) const {
+    return {column, to.rows.lanes[column]};
   }
 };
 
 struct SumsOut {
   double* out;
   int64_t stride;
-  template <typename Real>
-  __device__ __forceinline__ void operator()(int64_t row, int64_t column, Real sum) const {
-    out[row * stride + column] = static_cast<double>(sum);
-  }
+  struct Column {
+    int64_t column = 0;
+    template <typename Real>
+    __device__ __forceinline__ void put(const SumsOut& to, int64_t row, Real sum) const {
+      to.out[row * to.stride + column] = static_cast<double>(sum);
+    }
+  };
+  [[nodiscard]] __device__ __forceinline__ Column column(int64_t column) const { return {column}; }
 };
 
 template <typename Out>
@@ -269,23 +358,20 @@ Status run_product_of_codes(FloatRows a, FloatRows b, const Out& out, int64_t M,
 
 }  // namespace
 
-int64_t weight_scales_bytes(int64_t rows) { return rows * static_cast<int64_t>(sizeof(DerivedRow)); }
+int64_t weight_scales_bytes(int64_t rows) { return rows * static_cast<int64_t>(sizeof(RowScale)); }
 
 Status quantize_weights(const QatLinear (&linear)[2], const float* const (&weights)[2], const float* const (&biases)[2],
-                        const QatWeights (&to)[2], Rounding rounding, int64_t direction, void* scales, unsigned* finest,
-                        QatReport* report, cudaStream_t stream) {
-  WeightsArgs args{{linear[0], linear[1]},
-                   {weights[0], weights[1]},
-                   {biases[0], biases[1]},
-                   {to[0], to[1]},
-                   static_cast<DerivedRow*>(scales),
-                   finest,
-                   report,
-                   direction};
-  const dim3 blocks(static_cast<unsigned>(tile_pieces(linear[0].rows + linear[1].rows, kRowsOfBlock)));
-  ISOBIT_RETURN_IF_ERROR(
-      launch_kernel("training_row_scales", training_row_scales, blocks, kRowThreads, 0, stream, args));
-  return launch_kernel("training_row_codes", training_row_codes, blocks, kRowThreads, 0, stream, args, rounding);
+                        const QatWeights (&to)[2], Rounding rounding, void* scales, const QatInputs* inputs,
+                        cudaStream_t stream) {
+  const auto row_blocks = static_cast<unsigned>(tile_pieces(linear[0].rows + linear[1].rows, kRowsOfBlock));
+  WeightsArgs args{{linear[0], linear[1]},          {weights[0], weights[1]},
+                   {biases[0], biases[1]},          {to[0], to[1]},
+                   static_cast<RowScale*>(scales),  inputs == nullptr ? QatInputs{} : *inputs,
+                   static_cast<int32_t>(row_blocks)};
+  const int64_t count = inputs == nullptr ? 0 : inputs->rows * inputs->columns;
+  const dim3 blocks(row_blocks + (count == 0 ? 0 : blocks_for(count).x));
+  ISOBIT_RETURN_IF_ERROR(launch_kernel("training_row_scales", training_row_scales, blocks, kThreads, 0, stream, args));
+  return launch_kernel("training_row_codes", training_row_codes, dim3(row_blocks), kThreads, 0, stream, args, rounding);
 }
 
 Status quantize_inputs(const QatInputs& inputs, cudaStream_t stream) {
@@ -294,25 +380,27 @@ Status quantize_inputs(const QatInputs& inputs, cudaStream_t stream) {
   return launch_kernel("training_quantize", training_quantize, blocks_for(count), kThreads, 0, stream, inputs);
 }
 
-Status stop_gradients(float* gradients, const uint8_t* passes, int64_t count, cudaStream_t stream) {
-  if (count == 0) return {};
-  return launch_kernel("training_stop", training_stop, blocks_for(count), kThreads, 0, stream, gradients, passes,
-                       count);
+Status stop_gradients(float* gradients, const uint8_t* passes, int64_t rows, int64_t columns, cudaStream_t stream) {
+  if (rows * columns == 0) return {};
+  return launch_kernel("training_stop", training_stop, blocks_for(rows * columns), kThreads, 0, stream, gradients,
+                       passes, rows, columns);
 }
 
-Status count_clipped(const uint16_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream) {
+Status count_units(const uint16_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream) {
   if (count == 0) return {};
-  return launch_kernel("training_count", training_count<uint16_t>, blocks_for(count), kThreads, 0, stream, passes,
+  return launch_kernel("training_count_units", training_count_units, blocks_for(count), kThreads, 0, stream, passes,
                        count, counts);
 }
-Status count_clipped(const uint8_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream) {
-  if (count == 0) return {};
-  return launch_kernel("training_count", training_count<uint8_t>, blocks_for(count), kThreads, 0, stream, passes, count,
-                       counts);
+Status count_inputs(const uint8_t* passes, int64_t rows, int64_t columns, unsigned long long* counts,
+                    cudaStream_t stream) {
+  if (rows * columns == 0) return {};
+  return launch_kernel("training_count_inputs", training_count_inputs, blocks_for(rows * columns), kThreads, 0, stream,
+                       passes, rows, columns, counts);
 }
 
 Status product_to_gate_inputs(FloatRows x, FloatRows weights, const QatGateInputs& to, int64_t M, int64_t K, bool wide,
                               cudaStream_t stream) {
+  if (to.in_lanes) return run_product_of_codes(x, weights, GateInputsLanesOut(to), M, 3 * to.hidden, K, wide, stream);
   return run_product_of_codes(x, weights, GateInputsOut{to}, M, 3 * to.hidden, K, wide, stream);
 }
 Status product_of_codes(FloatRows a, FloatRows b, double* out, int64_t M, int64_t N, int64_t K, bool wide,

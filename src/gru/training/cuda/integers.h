@@ -17,21 +17,22 @@
 
 namespace isobit::cuda {
 
-/// What a forward met, on the device; zeros: nothing. Places are inverted, so that the largest is the first.
-struct QatReport {
-  unsigned long long nan_of_x, nan_of_first, refused;
-};
-/// A refused row of a matrix: W, R, bw, br are 0 to 3.
+/// Why a row of weights or biases has no integers.
 enum class RowFault : uint8_t { kNone, kNotFinite, kNoScale, kOverflow };
-ISOBIT_HD unsigned long long refused_place(int64_t direction, int matrix, int64_t row, RowFault fault) {
-  return ~((static_cast<unsigned long long>(direction * 4 + matrix) << 40) |
-           (static_cast<unsigned long long>(row) << 8) | static_cast<unsigned long long>(fault));
-}
 
 /// How a row's sum of codes becomes a code of ih or hh.
 struct QatRow {
   int64_t bias;  // on the accumulator
   RescaleParameters to_result;
+};
+/// The same in doubles, exact with sums of less than 2^52. bias: NaN where that of QatRow is 2^52 or more.
+struct QatRowLanes {
+  double bias, ratio;
+};
+/// Rows of a matrix, both ways.
+struct QatRows {
+  QatRow* integers;
+  QatRowLanes* lanes;
 };
 
 /// W x + bw, or R h + br, of one direction: what does not depend on the weights.
@@ -49,45 +50,52 @@ QatLinear qat_linear_of(const GruLayerParameters& p, const GruLayerQuantization&
 struct QatWeights {
   float* codes;    // [rows][columns]
   float* numbers;  // [rows][columns]: code * S
-  QatRow* of_rows;
+  QatRows of_rows;
+  RowFault *of_weights, *of_biases;  // [rows]
 };
 /// Bytes of memory that quantize_weights needs for so many rows.
 int64_t weight_scales_bytes(int64_t rows);
-/// Of a direction: first W, then R. scales: weight_scales_bytes(rows of both); `finest`, two zeros.
-Status quantize_weights(const QatLinear (&linear)[2], const float* const (&weights)[2], const float* const (&biases)[2],
-                        const QatWeights (&to)[2], Rounding rounding, int64_t direction, void* scales, unsigned* finest,
-                        QatReport* report, cudaStream_t stream);
-
-/// Passes past a length, of which there are no numbers.
-inline constexpr uint8_t kNoInput = 0xff;
+/// What the clamp of a float was given. Past a length there is nothing.
+inline constexpr uint8_t kInputClipped = 0, kInputPassed = 1, kInputNan = 2, kNoInput = 0xff;
+/// The clamps of a unit past a length.
 inline constexpr uint16_t kNoUnit = 0x8000;
+/// Passes of floats lie in rows of whole words.
+ISOBIT_HD constexpr int64_t pass_row(int64_t columns) { return (columns + 3) / 4 * 4; }
 
 /// Floats [rows][columns] on a grid. Rows past a length are not read: their codes and numbers are zeros.
 struct QatInputs {
   const float* values;
   CodeRange range;
   float inverse_scale, scale;
-  float* codes;    // minus the zero point; null: not wanted
-  float* numbers;  // codes * S
-  uint8_t* passes;
-  unsigned long long* nan;  // of QatReport
-  int64_t nan_from;         // the place of values[0]
-  const int64_t* lengths;   // null: all rows count
+  float* codes;            // minus the zero point; null: not wanted
+  float* numbers;          // codes * S
+  uint8_t* passes;         // [rows][pass_row(columns)]
+  const int64_t* lengths;  // null: all rows count
   int64_t rows, columns;
   int32_t batch;
 };
 Status quantize_inputs(const QatInputs& inputs, cudaStream_t stream);
 
-/// gradients[i] = 0 where a clamp stopped what it is of.
-Status stop_gradients(float* gradients, const uint8_t* passes, int64_t count, cudaStream_t stream);
+/// Of a direction: first W, then R. scales: weight_scales_bytes(rows of both). inputs: quantised beside; null: none.
+Status quantize_weights(const QatLinear (&linear)[2], const float* const (&weights)[2], const float* const (&biases)[2],
+                        const QatWeights (&to)[2], Rounding rounding, void* scales, const QatInputs* inputs,
+                        cudaStream_t stream);
 
-/// counts[bit] of the numbers that did not pass, and counts[bits] of all.
-Status count_clipped(const uint16_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream);
-Status count_clipped(const uint8_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream);
+/// gradients[row][column] = 0 where a clamp stopped what it is of.
+Status stop_gradients(float* gradients, const uint8_t* passes, int64_t rows, int64_t columns, cudaStream_t stream);
+
+/// Adds to counts: for each bit of a unit the numbers that did not pass, then all.
+Status count_units(const uint16_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream);
+/// Adds to counts those that did not pass, then all; the third becomes the inverted place of the first NaN, if that is
+/// larger.
+inline constexpr int kInputCounts = 3;
+Status count_inputs(const uint8_t* passes, int64_t rows, int64_t columns, unsigned long long* counts,
+                    cudaStream_t stream);
 
 /// W x, whose sums become ih and go on to the gate inputs.
 struct QatGateInputs {
-  const QatRow* rows;  // [3H]
+  QatRows rows;   // [3H]
+  bool in_lanes;  // rounding is to nearest even, and intermediates are exact as double
   CodeRange ih;
   RescaleParameters ih_to_gate[3];
   Rounding rounding;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of weights have few outputs and many terms: several blocks share a tile, and their sums are added in
 // ascending order.
+#include <type_traits>
+
+#include "gru/training/cuda/integers.h"
 #include "gru/training/cuda/products.cuh"
 
 namespace isobit::cuda {
@@ -35,19 +38,40 @@ struct BiasOut {
   float* out;
   int64_t stride;
   const float* bias;  // null: none
-  __device__ __forceinline__ void operator()(int64_t row, int64_t column, float sum) const {
-    out[row * stride + column] = sum + (bias == nullptr ? 0.0f : bias[column]);
+  struct Column {
+    int64_t column = 0;
+    float start = 0;
+    __device__ __forceinline__ void put(const BiasOut& to, int64_t row, float sum) const {
+      to.out[row * to.stride + column] = sum + start;
+    }
+  };
+  [[nodiscard]] __device__ __forceinline__ Column column(int64_t column) const {
+    return {column, bias == nullptr ? 0.0f : bias[column]};
   }
 };
-/// out[row][column] = sum, and what was in out before where `add` is set.
+/// As product_by_columns says. kStops: with passes.
+template <bool kStops>
 struct AddOut {
   float* out;
   int64_t stride;
   bool add;
-  __device__ __forceinline__ void operator()(int64_t row, int64_t column, float sum) const {
-    float* const to = out + row * stride + column;
-    *to = sum + (add ? *to : 0.0f);
-  }
+  const uint8_t* passes;
+  int64_t pass_row;
+  struct Column {
+    int64_t column = 0;
+    __device__ __forceinline__ void put(const AddOut& to, int64_t row, float sum) const {
+      float* const at = to.out + row * to.stride + column;
+      const float all = sum + (to.add ? *at : 0.0f);
+      if constexpr (kStops) {
+        // A word, which the four columns of a thread share.
+        const auto* const words = reinterpret_cast<const uint32_t*>(to.passes + row * to.pass_row);
+        *at = (__ldg(words + column / 4) >> column % 4 * 8 & 0xff) != kInputClipped ? all : 0.0f;
+      } else {
+        *at = all;
+      }
+    }
+  };
+  [[nodiscard]] __device__ __forceinline__ Column column(int64_t column) const { return {column}; }
 };
 
 struct GradientArgs {
@@ -152,12 +176,15 @@ Status product_by_rows(FloatRows a, FloatRows b, const float* bias, float* out, 
       M, stream);
 }
 
-Status product_by_columns(FloatRows a, FloatRows b, float* out, int64_t out_stride, bool add, int64_t M, int64_t N,
-                          int64_t K, cudaStream_t stream) {
-  return run_product(
-      ProductArgs<RowsOfTerms, float, AddOut>{
-          {operand_of(a), M, K}, {operand_of(b), N, K}, {out, out_stride, add}, 0, N, K},
-      M, stream);
+Status product_by_columns(FloatRows a, FloatRows b, float* out, int64_t out_stride, bool add, const uint8_t* passes,
+                          int64_t M, int64_t N, int64_t K, cudaStream_t stream) {
+  const auto run = [&](const auto& to) {
+    using Out = std::decay_t<decltype(to)>;
+    return run_product(ProductArgs<RowsOfTerms, float, Out>{{operand_of(a), M, K}, {operand_of(b), N, K}, to, 0, N, K},
+                       M, stream);
+  };
+  if (passes == nullptr) return run(AddOut<false>{out, out_stride, add, nullptr, 0});
+  return run(AddOut<true>{out, out_stride, add, passes, pass_row(N)});
 }
 
 int64_t weight_gradients_bytes(int64_t rows, int64_t gates, int64_t inputs, int64_t hidden) {

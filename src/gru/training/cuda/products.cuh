@@ -168,10 +168,12 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, int64_t first_r
 
 inline int64_t tile_pieces(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
 
-/// out(row, column, sum) takes the sums. Real: float or double, in which they are added.
+/// out.column(column) gives what takes the sums of a column: put(out, row, sum). Real: float or double, in which they
+/// are added.
 template <typename B, typename Real, typename Out>
 struct ProductArgs {
   using Sum = Real;
+  using Column = typename Out::Column;
   TermsOfRows a;
   B b;
   Out out;
@@ -179,20 +181,22 @@ struct ProductArgs {
 };
 
 template <typename TileShape, typename Args>
-__global__ void __launch_bounds__(TileShape::kThreads, 2) training_product(Args p) {
+__global__ void __launch_bounds__(TileShape::kThreads, 2) training_product(const __grid_constant__ Args p) {
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * TileShape::kRows;
   const int64_t first_column = static_cast<int64_t>(blockIdx.x) * TileShape::kColumns;
   Sums<TileShape, typename Args::Sum> sums;
   multiply<TileShape>(p.a, p.b, first_row, first_column, 0, p.K, sums, [](const auto&) {});
+  typename Args::Column columns[TileShape::kWide];
+#pragma unroll
+  for (int j = 0; j < TileShape::kWide; ++j)
+    if (first_column + sums.column(j) < p.N) columns[j] = p.out.column(first_column + sums.column(j));
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int64_t row = first_row + sums.row(i);
     if (row >= p.a.rows) break;
 #pragma unroll
-    for (int j = 0; j < TileShape::kWide; ++j) {
-      const int64_t column = first_column + sums.column(j);
-      if (column < p.N) p.out(p.first_row + row, column, sums.values[i][j]);
-    }
+    for (int j = 0; j < TileShape::kWide; ++j)
+      if (first_column + sums.column(j) < p.N) columns[j].put(p.out, p.first_row + row, sums.values[i][j]);
   }
 }
 

@@ -21,9 +21,10 @@ struct FloatRows {
 /// out[m][n] = sum_k a[m][k] * b[n][k] + bias[n]. bias: null, none.
 Status product_by_rows(FloatRows a, FloatRows b, const float* bias, float* out, int64_t out_stride, int64_t M,
                        int64_t N, int64_t K, cudaStream_t stream);
-/// out[m][n] = sum_k a[m][k] * b[k][n], and what was in out before, where `add` is set.
-Status product_by_columns(FloatRows a, FloatRows b, float* out, int64_t out_stride, bool add, int64_t M, int64_t N,
-                          int64_t K, cudaStream_t stream);
+/// out[m][n] = sum_k a[m][k] * b[k][n], and what was in out before, where `add` is set; 0 where a clamp stopped
+/// it. passes: of QatInputs, or null, nothing is stopped.
+Status product_by_columns(FloatRows a, FloatRows b, float* out, int64_t out_stride, bool add, const uint8_t* passes,
+                          int64_t M, int64_t N, int64_t K, cudaStream_t stream);
 
 /// A row for each step t and sequence n, t * batch + n: of x, or of the state before the step. Rows past a length are
 /// zeros, and so are states before the first step where `first` is null.

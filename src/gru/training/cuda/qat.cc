@@ -2,6 +2,7 @@
 // DeviceGruQat: what is checked, and the layers one after the other.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,23 +38,12 @@ struct QatDevice {
   CodeRange x, h;
   float x_inverse, x_scale, h_inverse;
   RescaleParameters ih_to_gate[3];
+  CellLanes lanes;
+  CellConstants constants;
+  std::vector<float> tables[4];  // of CellConstants, before they are on the device
   bool wide_x, wide_h;
   int32_t parts;  // of h, for the kernel "team"; 0: sums would not be exact
   std::vector<Scale> kept[2][2];
-};
-
-/// What a forward begins with in its memory: zeros.
-struct QatHeader {
-  QatReport* report;
-  unsigned* finest;  // [layers * directions][2]
-  int64_t bytes;
-
-  QatHeader(Scratch& scratch, const GruTrainingSizes& s) {
-    const int64_t begin = scratch.used();
-    report = scratch.take<QatReport>(1);
-    finest = scratch.take<unsigned>(2 * s.layers * s.directions);
-    bytes = scratch.used() - begin;
-  }
 };
 
 /// Device memory of what a backward needs.
@@ -62,24 +52,25 @@ struct QatSaved {
     float *W, *R, *saved;
     uint16_t* passes;
   };
-  QatHeader header;
-  unsigned long long* counts;  // [layers * directions][kClamps + 1], then of x [2]
+  unsigned long long* counts;  // [layers * directions][kClamps + 1], then of x and of states.first
   int64_t counts_size;
   float* x;
   uint8_t* x_passes;
   float* first;
   uint8_t* first_passes;
+  RowFault* faults;       // [layers * directions][4][3H]: of W, R, bw and br
   std::vector<float*> y;  // of each layer
   std::vector<Direction> directions;
 
-  QatSaved(Scratch& scratch, const GruTrainingSizes& s) : header(scratch, s) {
+  QatSaved(Scratch& scratch, const GruTrainingSizes& s) {
     const int64_t rows = s.steps * s.batch, H = s.hidden_size, states = s.layers * s.directions;
-    counts_size = states * (kClamps + 1) + 2;
+    counts_size = states * (kClamps + 1) + 2 * kInputCounts;
     counts = scratch.take<unsigned long long>(counts_size);
     x = scratch.take<float>(rows * s.input_size);
-    x_passes = scratch.take<uint8_t>(rows * s.input_size);
+    x_passes = scratch.take<uint8_t>(rows * pass_row(s.input_size));
     first = scratch.take<float>(states * s.batch * H);
-    first_passes = scratch.take<uint8_t>(states * s.batch * H);
+    first_passes = scratch.take<uint8_t>(states * s.batch * pass_row(H));
+    faults = scratch.take<RowFault>(states * 12 * H);
     for (int64_t layer = 0; layer < s.layers; ++layer) y.push_back(scratch.take<float>(y_size(s)));
     for (int64_t i = 0; i < states; ++i)
       directions.push_back({scratch.take<float>(3 * H * inputs_of(s, i / s.directions)), scratch.take<float>(3 * H * H),
@@ -92,7 +83,7 @@ struct QatScratch {
   TrainingScratch training;
   float* codes[2];  // of x, then of y of layers
   float *W, *R, *first;
-  QatRow* of_rows[2];
+  QatRows of_rows[2];
   void* scales;
 
   QatScratch(Scratch& scratch, const GruTrainingSizes& s) : training(scratch, s) {
@@ -105,7 +96,7 @@ struct QatScratch {
     W = scratch.take<float>(3 * H * inputs);
     R = scratch.take<float>(3 * H * H);
     first = scratch.take<float>(s.layers * s.directions * s.batch * H);
-    for (QatRow*& rows_of : of_rows) rows_of = scratch.take<QatRow>(3 * H);
+    for (QatRows& of : of_rows) of = {scratch.take<QatRow>(3 * H), scratch.take<QatRowLanes>(3 * H)};
     scales = scratch.take<std::byte>(weight_scales_bytes(6 * H));
   }
 };
@@ -153,6 +144,56 @@ Status check_rows(const GruLayerParameters& p, const GruLayerQuantization& wante
                                             ", must stay below 2^30 to be trained on a device; train on the CPU"};
   }
   return {};
+}
+
+double ratio_of(const RescaleParameters& ratio) {
+  return std::ldexp(static_cast<double>(ratio.multiplier), -ratio.shift);
+}
+
+/// Lanes that hold every intermediate of a cell.
+Result<CellLanes> lanes_of(const GruLayerParameters& p) {
+  constexpr Int128 kMost = static_cast<Int128>(1) << 24;
+  if (p.rounding != Rounding::kNearestEven) return CellLanes::kIntegers;
+  const auto narrow = [&](GruTensor tensor) { return largest_difference(p.grids[tensor]) < kMost; };
+  for (const GruTensor tensor : {kIh, kHh, kU, kRGate, kN})
+    if (!narrow(tensor)) return CellLanes::kIntegers;
+  for (size_t gate = 0; gate < 3; ++gate)
+    if (p.grids[kUIn + gate].bits > 16) return CellLanes::kIntegers;
+  if (bound_rescale(largest_difference(p.grids[kN]), p.n_to_h) > kMost) return CellLanes::kIntegers;
+  ISOBIT_ASSIGN_OR_RETURN(const GruProof proof, prove_no_overflow(p, "the layer"));
+  return proof.cell_f32 ? CellLanes::kFloats : proof.cell_f64 ? CellLanes::kDoubles : CellLanes::kIntegers;
+}
+
+/// But for the tables' places.
+void fill_constants(const GruLayerParameters& p, QatDevice& to) {
+  const auto low = [&](size_t tensor) {
+    return static_cast<double>(p.grids[tensor].min() - p.grids[tensor].zero_point);
+  };
+  const auto high = [&](size_t tensor) {
+    return static_cast<double>(p.grids[tensor].max() - p.grids[tensor].zero_point);
+  };
+  CellConstants& c = to.constants;
+  c = {.hh_low = low(kHh),
+       .hh_high = high(kHh),
+       .hh_to_gate = {ratio_of(p.hh_to_gate[0]), ratio_of(p.hh_to_gate[1]), ratio_of(p.rhh_to_n)},
+       .gate_low = {low(kUIn), low(kRIn), low(kNIn)},
+       .gate_high = {high(kUIn), high(kRIn), high(kNIn)},
+       .u_to_one = ratio_of(p.u_to_one),
+       .one = static_cast<double>(p.one - p.grids[kU].zero_point),
+       .h_low = low(kH),
+       .h_high = high(kH),
+       .u = nullptr,
+       .r = nullptr,
+       .n = nullptr,
+       .n_on_h = nullptr};
+  for (size_t gate = 0; gate < 3; ++gate) {
+    const Grid& in = p.grids[kUIn + gate];
+    for (int64_t q = in.min(); q <= in.max(); ++q) {
+      const int64_t code = p.tables[gate](q) - p.grids[kU + gate].zero_point;
+      to.tables[gate].push_back(static_cast<float>(code));
+      if (gate == 2) to.tables[3].push_back(static_cast<float>(rescale(p.n_to_h, code, p.rounding)));
+    }
+  }
 }
 
 void fill(const GruLayerParameters& p, const GruLayerQuantization& wanted, GruRowGrids rows, QatDevice& to) {
@@ -204,7 +245,7 @@ struct DeviceGruQat::Data {
   Rounding rounding = Rounding::kNearestEven;
   std::vector<QatDevice> directions;
   std::shared_ptr<const std::byte> memory;
-  int32_t parts = 1;
+  TeamArithmetic arithmetic{CellLanes::kFloats, 1};
   TeamPlan forward_plan, backward_plan;
 
   [[nodiscard]] GruTrainingSizes of(int64_t steps, int64_t batch) const {
@@ -215,7 +256,7 @@ struct DeviceGruQat::Data {
   }
   [[nodiscard]] std::string why_no_team() const {
     if (forward_plan.blocks > 0) return {};
-    return parts == 0 ? "R and h of so many bits" : "hidden_size " + std::to_string(sizes.hidden_size);
+    return arithmetic.parts == 0 ? "R and h of so many bits" : "hidden_size " + std::to_string(sizes.hidden_size);
   }
   [[nodiscard]] const TeamPlan* forward_team(const RunOptions& options) const {
     return forward_plan.blocks > 0 && options.kernel != kSteps ? &forward_plan : nullptr;
@@ -251,9 +292,7 @@ struct DeviceGruQat::Data {
                             .scale = of.scales.h,
                             .codes = scratch.first + first,
                             .numbers = saved.first + first,
-                            .passes = saved.first_passes + first,
-                            .nan = &saved.header.report->nan_of_first,
-                            .nan_from = first,
+                            .passes = saved.first_passes + layer * rows * pass_row(s.hidden_size),
                             .lengths = nullptr,
                             .rows = rows,
                             .columns = s.hidden_size,
@@ -261,25 +300,28 @@ struct DeviceGruQat::Data {
                            stream);
   }
   Status run_direction(const GruTrainingSizes& s, int64_t layer, int64_t d, const GruTrainingWeights& weights,
-                       const GruTrainingStates& states, const QatSaved& saved, const QatScratch& scratch,
-                       const RunOptions& options) const;
-  [[nodiscard]] Status refusal_of(const QatReport& report) const;
+                       const QatInputs* x, const GruTrainingStates& states, float* y, const QatSaved& saved,
+                       const QatScratch& scratch, const RunOptions& options) const;
+  [[nodiscard]] Status refusal_of(unsigned long long nan_of_x, unsigned long long nan_of_first,
+                                  std::span<const RowFault> faults) const;
 };
 
 Status DeviceGruQat::Data::run_direction(const GruTrainingSizes& s, int64_t layer, int64_t d,
-                                         const GruTrainingWeights& weights, const GruTrainingStates& states,
-                                         const QatSaved& saved, const QatScratch& scratch,
-                                         const RunOptions& options) const {
+                                         const GruTrainingWeights& weights, const QatInputs* x,
+                                         const GruTrainingStates& states, float* y, const QatSaved& saved,
+                                         const QatScratch& scratch, const RunOptions& options) const {
   const int64_t index = layer * s.directions + d, rows = s.steps * s.batch, H = s.hidden_size;
   const int64_t C = inputs_of(s, layer);
   const QatDevice& of = directions[static_cast<size_t>(index)];
   const QatSaved::Direction& to = saved.directions[static_cast<size_t>(index)];
-  ISOBIT_RETURN_IF_ERROR(
-      quantize_weights(of.linear, {weights.W.data(), weights.R.data()}, {weights.bw.data(), weights.br.data()},
-                       {{scratch.W, to.W, scratch.of_rows[0]}, {scratch.R, to.R, scratch.of_rows[1]}}, rounding, index,
-                       scratch.scales, saved.header.finest + 2 * index, saved.header.report, options.stream));
+  RowFault* const faults = saved.faults + index * 12 * H;
+  ISOBIT_RETURN_IF_ERROR(quantize_weights(of.linear, {weights.W.data(), weights.R.data()},
+                                          {weights.bw.data(), weights.br.data()},
+                                          {{scratch.W, to.W, scratch.of_rows[0], faults, faults + 6 * H},
+                                           {scratch.R, to.R, scratch.of_rows[1], faults + 3 * H, faults + 9 * H}},
+                                          rounding, scratch.scales, x, options.stream));
   auto* const ih = reinterpret_cast<int32_t*>(scratch.training.gx);
-  QatGateInputs gates{scratch.of_rows[0], of.cell.ih, {}, rounding, H, ih};
+  QatGateInputs gates{scratch.of_rows[0], of.lanes != CellLanes::kIntegers, of.cell.ih, {}, rounding, H, ih};
   std::copy(std::begin(of.ih_to_gate), std::end(of.ih_to_gate), gates.ih_to_gate);
   ISOBIT_RETURN_IF_ERROR(
       product_to_gate_inputs({scratch.codes[layer % 2], C}, {scratch.W, C}, gates, rows, C, of.wide_x, options.stream));
@@ -290,33 +332,35 @@ Status DeviceGruQat::Data::run_direction(const GruTrainingSizes& s, int64_t laye
                                 ih,
                                 scratch.of_rows[1],
                                 of.cell,
+                                of.constants,
                                 of.scales,
                                 saved.y[static_cast<size_t>(layer)] + d * H,
+                                layer + 1 == s.layers ? y + d * H : nullptr,
                                 layer + 1 == s.layers ? nullptr : scratch.codes[(layer + 1) % 2] + d * H,
                                 to.saved,
                                 to.passes,
                                 state_of(states.last, index, s)};
   const TeamPlan* const team = forward_team(options);
-  return team != nullptr ? run_team_forward(*team, parts, run, options.stream)
+  return team != nullptr ? run_team_forward(*team, arithmetic, run, options.stream)
                          : run_step_forward(run, of.wide_h, scratch.training.recurrence, options.stream);
 }
 
-/// The first fault that a forward met.
-Status DeviceGruQat::Data::refusal_of(const QatReport& report) const {
+/// The first fault that a forward met. Places of NaN are inverted; 0: there is none.
+Status DeviceGruQat::Data::refusal_of(unsigned long long nan_of_x, unsigned long long nan_of_first,
+                                      std::span<const RowFault> faults) const {
   const auto nan = [&](const char* what, unsigned long long place) {
     return refuse_training(name + ": " + what + "[" + std::to_string(~place) + "] is NaN, must be a number");
   };
-  if (report.nan_of_x != 0) return nan("x", report.nan_of_x);
-  if (report.nan_of_first != 0) return nan("states.first", report.nan_of_first);
-  if (report.refused == 0) return {};
-  const unsigned long long place = ~report.refused;
-  const auto fault = static_cast<RowFault>(place & 0xff);
-  const auto row = static_cast<int64_t>(place >> 8 & 0xffffffff), matrix = static_cast<int64_t>(place >> 40);
+  if (nan_of_x != 0) return nan("x", nan_of_x);
+  if (nan_of_first != 0) return nan("states.first", nan_of_first);
+  const auto fault = std::find_if(faults.begin(), faults.end(), [](RowFault f) { return f != RowFault::kNone; });
+  if (fault == faults.end()) return {};
+  const int64_t place = fault - faults.begin(), rows = 3 * sizes.hidden_size, matrix = place / rows;
   constexpr GruTensor kMatrices[] = {kW, kR, kBw, kBr};
   const std::string where = name + ": " + name_of(matrix / 4, sizes.directions) + " " +
                             std::string(kGruTensorNames[kMatrices[matrix % 4]]) + " " +
-                            row_text(row, sizes.hidden_size);
-  switch (fault) {
+                            row_text(place % rows, sizes.hidden_size);
+  switch (*fault) {
     case RowFault::kNotFinite: return refuse_training(where + " is not finite, must be; lower the learning rate");
     case RowFault::kNoScale: return refuse_training(where + " has no scale in its limits; with_weights() names them");
     default:
@@ -353,17 +397,40 @@ Result<DeviceGruQat> DeviceGruQat::create(const GruModel& model, const GruQuanti
     QatDevice& to = data->directions[i];
     fill(layers[i], wanted, rows, to);
     for (size_t gate = 0; gate < 3; ++gate) upload_table(upload, layers[i].tables[gate], to.cell.tables[gate]);
+    ISOBIT_ASSIGN_OR_RETURN(to.lanes, lanes_of(layers[i]));
+    data->arithmetic.lanes = std::min(data->arithmetic.lanes, to.lanes);
+    if (to.lanes != CellLanes::kIntegers) {
+      fill_constants(layers[i], to);
+      upload.add(std::span<const float>(to.tables[0]), to.constants.u);
+      upload.add(std::span<const float>(to.tables[1]), to.constants.r);
+      upload.add(std::span<const float>(to.tables[2]), to.constants.n);
+      upload.add(std::span<const float>(to.tables[3]), to.constants.n_on_h);
+    }
     for (int of = 0; of < 2 && rows == GruRowGrids::kKept; ++of) {
       upload.add(std::span<const Scale>(to.kept[of][0]), to.linear[of].kept_weights);
       upload.add(std::span<const Scale>(to.kept[of][1]), to.linear[of].kept_biases);
     }
-    data->parts = data->parts == 0 || to.parts == 0 ? 0 : std::max(data->parts, to.parts);
+    int32_t& parts = data->arithmetic.parts;
+    parts = parts == 0 || to.parts == 0 ? 0 : std::max(parts, to.parts);
   }
   ISOBIT_ASSIGN_OR_RETURN(data->memory, upload.finish());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    // An index is minus the zero point.
+    const auto from_zero = [&](GruTensor in, const float*& table) {
+      table += layers[i].grids[in].zero_point - layers[i].grids[in].min();
+    };
+    QatDevice& to = data->directions[i];
+    for (std::vector<float>& table : to.tables) table.clear();
+    if (to.lanes == CellLanes::kIntegers) continue;
+    from_zero(kUIn, to.constants.u);
+    from_zero(kRIn, to.constants.r);
+    from_zero(kNIn, to.constants.n);
+    from_zero(kNIn, to.constants.n_on_h);
+  }
   ISOBIT_RETURN_IF_ERROR(plan_teams(data->sizes.hidden_size, data->backward_plan));
-  if (data->parts > 0) {
+  if (data->arithmetic.parts > 0) {
     data->forward_plan = data->backward_plan;
-    ISOBIT_RETURN_IF_ERROR(plan_integer_teams(data->forward_plan, data->parts));
+    ISOBIT_RETURN_IF_ERROR(plan_integer_teams(data->forward_plan, data->arithmetic));
   }
   DeviceGruQat made;
   made.data_ = std::move(data);
@@ -401,36 +468,32 @@ Status DeviceGruQat::forward(std::span<const GruTrainingWeights> weights, std::s
   const auto set = [&](void* memory, int value, int64_t bytes) {
     return cuda_status(cudaMemsetAsync(memory, value, static_cast<size_t>(bytes), options.stream), "what is saved");
   };
-  ISOBIT_RETURN_IF_ERROR(set(to.header.report, 0, to.header.bytes));
   const QatDevice& first = data.directions[0];
-  ISOBIT_RETURN_IF_ERROR(quantize_inputs({.values = x.data(),
-                                          .range = first.x,
-                                          .inverse_scale = first.x_inverse,
-                                          .scale = first.x_scale,
-                                          .codes = scratch.codes[0],
-                                          .numbers = to.x,
-                                          .passes = to.x_passes,
-                                          .nan = &to.header.report->nan_of_x,
-                                          .nan_from = 0,
-                                          .lengths = given(options.lengths),
-                                          .rows = steps * batch,
-                                          .columns = s.input_size,
-                                          .batch = static_cast<int32_t>(std::max<int64_t>(batch, 1))},
-                                         options.stream));
+  const QatInputs inputs{.values = x.data(),
+                         .range = first.x,
+                         .inverse_scale = first.x_inverse,
+                         .scale = first.x_scale,
+                         .codes = scratch.codes[0],
+                         .numbers = to.x,
+                         .passes = to.x_passes,
+                         .lengths = given(options.lengths),
+                         .rows = steps * batch,
+                         .columns = s.input_size,
+                         .batch = static_cast<int32_t>(std::max<int64_t>(batch, 1))};
   if (states.first.empty()) {
-    const int64_t count = s.layers * s.directions * batch * s.hidden_size;
-    ISOBIT_RETURN_IF_ERROR(set(to.first, 0, count * static_cast<int64_t>(sizeof(float))));
-    ISOBIT_RETURN_IF_ERROR(set(to.first_passes, 1, count));
+    const int64_t rows = s.layers * s.directions * batch;
+    ISOBIT_RETURN_IF_ERROR(set(to.first, 0, rows * s.hidden_size * static_cast<int64_t>(sizeof(float))));
+    ISOBIT_RETURN_IF_ERROR(set(to.first_passes, kInputPassed, rows * pass_row(s.hidden_size)));
   }
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     if (!states.first.empty())
       ISOBIT_RETURN_IF_ERROR(data.quantize_first(s, layer, states, to, scratch, options.stream));
     for (int64_t d = 0; d < s.directions; ++d)
       ISOBIT_RETURN_IF_ERROR(data.run_direction(s, layer, d, weights[static_cast<size_t>(layer * s.directions + d)],
-                                                states, to, scratch, options));
+                                                layer == 0 && d == 0 ? &inputs : nullptr, states, y.data(), to, scratch,
+                                                options));
   }
-  return cuda_status(cudaMemcpyAsync(y.data(), to.y.back(), y.size_bytes(), cudaMemcpyDeviceToDevice, options.stream),
-                     "y");
+  return {};
 }
 
 Status DeviceGruQat::backward(int64_t steps, int64_t batch, std::span<const std::byte> saved, std::span<const float> dy,
@@ -482,14 +545,13 @@ Status DeviceGruQat::backward(int64_t steps, int64_t batch, std::span<const std:
                                       nullptr,
                                       nullptr};
       const FloatRows x{layer == 0 ? of.x : of.y[static_cast<size_t>(layer - 1)], C};
-      ISOBIT_RETURN_IF_ERROR(
-          run_direction_backward({run, x, direction.W, C, din, gradients[static_cast<size_t>(index)]},
-                                 data.backward_team(options), scratch.training, options.stream));
+      ISOBIT_RETURN_IF_ERROR(run_direction_backward({run, x, direction.W, C, din, gradients[static_cast<size_t>(index)],
+                                                     layer == 0 && d + 1 == s.directions ? of.x_passes : nullptr},
+                                                    data.backward_team(options), scratch.training, options.stream));
     }
   }
-  ISOBIT_RETURN_IF_ERROR(stop_gradients(dx.data(), of.x_passes, std::ssize(dx), options.stream));
-  return stop_gradients(states.first_gradient.data(), of.first_passes, std::ssize(states.first_gradient),
-                        options.stream);
+  return stop_gradients(states.first_gradient.data(), of.first_passes,
+                        std::ssize(states.first_gradient) / s.hidden_size, s.hidden_size, options.stream);
 }
 
 Result<GruQatShares> DeviceGruQat::check(int64_t steps, int64_t batch, std::span<std::byte> saved,
@@ -509,23 +571,26 @@ Result<GruQatShares> DeviceGruQat::check(int64_t steps, int64_t batch, std::span
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(of.counts, 0, count_bytes, stream), "what is saved"));
   for (int64_t i = 0; i < states; ++i)
     ISOBIT_RETURN_IF_ERROR(
-        count_clipped(of.directions[static_cast<size_t>(i)].passes, units, of.counts + i * (kClamps + 1), stream));
+        count_units(of.directions[static_cast<size_t>(i)].passes, units, of.counts + i * (kClamps + 1), stream));
+  unsigned long long* const of_inputs = of.counts + states * (kClamps + 1);
+  ISOBIT_RETURN_IF_ERROR(count_inputs(of.x_passes, steps * batch, s.input_size, of_inputs, stream));
   ISOBIT_RETURN_IF_ERROR(
-      count_clipped(of.x_passes, steps * batch * s.input_size, of.counts + states * (kClamps + 1), stream));
-  QatReport report{};
+      count_inputs(of.first_passes, states * batch, s.hidden_size, of_inputs + kInputCounts, stream));
   std::vector<unsigned long long> counts(static_cast<size_t>(of.counts_size));
+  std::vector<RowFault> faults(static_cast<size_t>(states * 12 * s.hidden_size));
   ISOBIT_RETURN_IF_ERROR(cuda_status(
       cudaMemcpyAsync(counts.data(), of.counts, count_bytes, cudaMemcpyDeviceToHost, stream), "what is saved"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(
-      cudaMemcpyAsync(&report, of.header.report, sizeof(report), cudaMemcpyDeviceToHost, stream), "what is saved"));
+      cudaMemcpyAsync(faults.data(), of.faults, faults.size(), cudaMemcpyDeviceToHost, stream), "what is saved"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "the forward"));
-  ISOBIT_RETURN_IF_ERROR(data.refusal_of(report));
+  const std::span<const unsigned long long> inputs = std::span(counts).last(2 * kInputCounts);
+  ISOBIT_RETURN_IF_ERROR(data.refusal_of(inputs[2], inputs[kInputCounts + 2], faults));
 
   const auto share = [](unsigned long long clipped, unsigned long long all) {
     return all == 0 ? 0.0 : static_cast<double>(clipped) / static_cast<double>(all);
   };
   GruQatShares shares;
-  shares.clipped_inputs = share(counts[counts.size() - 2], counts.back());
+  shares.clipped_inputs = share(inputs[0], inputs[1]);
   unsigned long long clipped = 0, all = 0;
   for (int64_t i = 0; i < states; ++i) {
     const unsigned long long* const of_direction = counts.data() + i * (kClamps + 1);

@@ -52,7 +52,7 @@ GruQuantization random_quantization(Random& random) {
     return all[static_cast<size_t>(random.between(0, sizeof...(of) - 1))];
   };
   q.scale = random.one_in(2) ? ScaleKind::kReal : ScaleKind::kPow2;
-  q.rounding = kAllRoundings[random.between(0, 3)];
+  q.rounding = random.one_in(2) ? Rounding::kNearestEven : kAllRoundings[random.between(0, 3)];
   const int32_t weights = one_of(2, 4, 4, 8, 8, 8, 12, 16);
   q.tensors[kW].bits = q.tensors[kR].bits = weights;
   if (random.one_in(3)) q.tensors[kW].steps = (int64_t{1} << weights) - 1;
@@ -263,7 +263,7 @@ struct DeviceCase {
 /// The integers of rows, and every rescale.
 TEST_F(CudaGruQat, WeightsBecomeTheIntegersOfTheCpu) {
   Random random(60);
-  int64_t compared = 0, refused = 0, coarser = 0;
+  int64_t compared = 0, refused = 0, coarser = 0, wide = 0;
   for (int i = 0; i < (testing::sanitized() ? 6 : 120) && !HasFailure(); ++i) {
     const GruTrainingSizes sizes{.steps = 1,
                                  .batch = 1,
@@ -290,8 +290,11 @@ TEST_F(CudaGruQat, WeightsBecomeTheIntegersOfTheCpu) {
     DeviceCopy<float> numbers_W(Floats(w.W.size())), numbers_R(Floats(w.R.size()));
     const std::vector<QatRow> no_rows(static_cast<size_t>(rows));
     DeviceCopy<QatRow> rows_W(no_rows), rows_R(no_rows);
-    DeviceCopy<unsigned> finest({0, 0});
-    DeviceCopy<QatReport> report({QatReport{}});
+    const std::vector<QatRowLanes> no_lanes(static_cast<size_t>(rows));
+    DeviceCopy<QatRowLanes> lanes_W(no_lanes), lanes_R(no_lanes);
+    const std::vector<RowFault> no_faults(static_cast<size_t>(rows));
+    DeviceCopy<RowFault> faults[4] = {DeviceCopy(no_faults), DeviceCopy(no_faults), DeviceCopy(no_faults),
+                                      DeviceCopy(no_faults)};
     GuardedDeviceBuffer scales(weight_scales_bytes(2 * rows));
     QatLinear linear[2] = {qat_linear_of(before, c->quantization, false), qat_linear_of(before, c->quantization, true)};
     if (c->rows == GruRowGrids::kKept) {
@@ -301,12 +304,22 @@ TEST_F(CudaGruQat, WeightsBecomeTheIntegersOfTheCpu) {
       linear[1].kept_biases = kept_br.span().data();
     }
     ASSERT_TRUE(quantize_weights(linear, {W.span().data(), R.span().data()}, {bw.span().data(), br.span().data()},
-                                 {{codes_W.span().data(), numbers_W.span().data(), rows_W.span().data()},
-                                  {codes_R.span().data(), numbers_R.span().data(), rows_R.span().data()}},
-                                 before.rounding, 0, scales.data(), finest.span().data(), report.span().data(), nullptr)
+                                 {{codes_W.span().data(),
+                                   numbers_W.span().data(),
+                                   {rows_W.span().data(), lanes_W.span().data()},
+                                   faults[0].span().data(),
+                                   faults[1].span().data()},
+                                  {codes_R.span().data(),
+                                   numbers_R.span().data(),
+                                   {rows_R.span().data(), lanes_R.span().data()},
+                                   faults[2].span().data(),
+                                   faults[3].span().data()}},
+                                 before.rounding, scales.data(), nullptr, nullptr)
                     .ok());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    const bool is_refused = report.values()[0].refused != 0;
+    bool is_refused = false;
+    for (const auto& of : faults)
+      for (const RowFault fault : of.values()) is_refused = is_refused || fault != RowFault::kNone;
     const Status made = c->make_model();
     EXPECT_EQ(is_refused, !made.ok()) << made.message();
     if (is_refused) {
@@ -316,7 +329,8 @@ TEST_F(CudaGruQat, WeightsBecomeTheIntegersOfTheCpu) {
     const GruLayerParameters& p = c->model->parameters().layers[0];
     const auto compare = [&](const CodeMatrix& matrix, const std::vector<Grid>& grids, const CodeMatrix& bias,
                              const std::vector<RescaleParameters>& to_acc, const std::vector<RescaleParameters>& to_out,
-                             const Floats& codes, const Floats& numbers, const std::vector<QatRow>& of_rows) {
+                             const Floats& codes, const Floats& numbers, const std::vector<QatRow>& of_rows,
+                             const std::vector<QatRowLanes>& of_lanes) {
       for (int64_t row = 0; row < matrix.rows(); ++row) {
         const auto r = static_cast<size_t>(row);
         for (int64_t k = 0; k < matrix.columns(); ++k) {
@@ -326,21 +340,30 @@ TEST_F(CudaGruQat, WeightsBecomeTheIntegersOfTheCpu) {
         }
         ASSERT_EQ(of_rows[r].bias, rescale(to_acc[r], bias.at(row, 0), p.rounding)) << row;
         ASSERT_EQ(of_rows[r].to_result, to_out[r]) << row;
+        ASSERT_EQ(std::isnan(of_lanes[r].bias), std::abs(of_rows[r].bias) >= int64_t{1} << 52);
+        wide += std::isnan(of_lanes[r].bias) ? 1 : 0;
+        if (!std::isnan(of_lanes[r].bias)) {
+          ASSERT_EQ(of_lanes[r].bias, static_cast<double>(of_rows[r].bias));
+        }
+        ASSERT_EQ(of_lanes[r].ratio, std::ldexp(static_cast<double>(to_out[r].multiplier), -to_out[r].shift));
         ++compared;
       }
     };
-    compare(p.W, p.W_grid, p.bw, p.bw_to_acc, p.acc_to_ih, codes_W.values(), numbers_W.values(), rows_W.values());
-    compare(p.R, p.R_grid, p.br, p.br_to_acc, p.acc_to_hh, codes_R.values(), numbers_R.values(), rows_R.values());
+    compare(p.W, p.W_grid, p.bw, p.bw_to_acc, p.acc_to_ih, codes_W.values(), numbers_W.values(), rows_W.values(),
+            lanes_W.values());
+    compare(p.R, p.R_grid, p.br, p.br_to_acc, p.acc_to_hh, codes_R.values(), numbers_R.values(), rows_R.values(),
+            lanes_R.values());
     for (int64_t row = 0; row < rows; ++row) {
       bool zeros = true;
       for (int64_t k = 0; k < C; ++k) zeros = zeros && p.W.at(row, k) == 0;
       coarser += zeros ? 1 : 0;
     }
   }
-  std::printf("%lld rows compared, %lld models refused, %lld rows of zeros\n", static_cast<long long>(compared),
-              static_cast<long long>(refused), static_cast<long long>(coarser));
+  std::printf("%lld rows compared, %lld models refused, %lld rows of zeros, %lld biases too wide for doubles\n",
+              static_cast<long long>(compared), static_cast<long long>(refused), static_cast<long long>(coarser),
+              static_cast<long long>(wide));
   EXPECT_GT(compared, 0);
-  EXPECT_TRUE(testing::sanitized() || (refused > 0 && coarser > 0));
+  EXPECT_TRUE(testing::sanitized() || (refused > 0 && coarser > 0 && wide > 0));
 }
 
 /// Equal where bytes must be, near where not.

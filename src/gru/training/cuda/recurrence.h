@@ -33,17 +33,30 @@ struct TrainingForwardSteps : TrainingSteps {
 struct IntegerScales {
   float h, u, r, n, hh;
 };
+/// The arithmetic of a cell.
+enum class CellLanes : uint8_t { kIntegers, kDoubles, kFloats };
+/// A cell in lanes that hold integers, all minus their zero points. ih and hh: of nearest even, and exact as these.
+struct CellConstants {
+  double hh_low, hh_high;
+  double hh_to_gate[3];  // [2] is r * hh -> n_in
+  double gate_low[3], gate_high[3];
+  double u_to_one, one;
+  double h_low, h_high;
+  // Of each gate input, from minus its zero point on: codes of u, r and n, and n on the scale of h.
+  const float *u, *r, *n, *n_on_h;
+};
 /// R and first: codes minus their zero points.
 struct IntegerForwardSteps : TrainingSteps {
-  const int32_t* ih;   // of QatGateInputs
-  const QatRow* rows;  // of R
-  CellView cell;       // tables in device memory
+  const int32_t* ih;  // of QatGateInputs
+  QatRows rows;       // of R
+  CellView cell;      // tables in device memory
+  CellConstants constants;
   IntegerScales scales;
-  float* y;          // numbers
-  float* codes;      // as y, codes of h minus the zero point; null: not wanted
-  float* saved;      // [rows][4H], numbers
-  uint16_t* passes;  // [rows][H]
-  float* last;       // [batch][H], numbers; null: not wanted
+  float *y, *also_y;  // numbers, twice; also_y: null, once
+  float* codes;       // as y, codes of h minus the zero point; null: not wanted
+  float* saved;       // [rows][4H], numbers
+  uint16_t* passes;   // [rows][H]
+  float* last;        // [batch][H], numbers; null: not wanted
 };
 struct TrainingBackwardSteps : TrainingSteps {
   const float* y;
@@ -67,10 +80,15 @@ struct TeamPlan {
 /// For the current device, whose kernels it prepares.
 Status plan_teams(int64_t hidden, TeamPlan& plan);
 Status run_team_forward(const TeamPlan& plan, const TrainingForwardSteps& run, cudaStream_t stream);
-/// Of a plan for floats makes that for integers. parts: 1 where R and h are narrow enough for exact sums of floats, 2
-/// where the sums of either half of h are.
-Status plan_integer_teams(TeamPlan& plan, int32_t parts);
-Status run_team_forward(const TeamPlan& plan, int32_t parts, const IntegerForwardSteps& run, cudaStream_t stream);
+/// How a team computes with integers.
+struct TeamArithmetic {
+  CellLanes lanes;
+  int32_t parts;  // 1: R and h are narrow enough for exact sums of floats; 2: the sums of either half of h are
+};
+/// Of a plan for floats makes that for integers.
+Status plan_integer_teams(TeamPlan& plan, TeamArithmetic arithmetic);
+Status run_team_forward(const TeamPlan& plan, TeamArithmetic arithmetic, const IntegerForwardSteps& run,
+                        cudaStream_t stream);
 Status run_team_backward(const TeamPlan& plan, const TrainingBackwardSteps& run, cudaStream_t stream);
 
 /// A product and a kernel of gates for each step. workspace: floats of step_workspace_floats(), aligned to 8 bytes.
