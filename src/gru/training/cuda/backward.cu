@@ -212,6 +212,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1) training_backward(BackwardArg
     for (int32_t i = thread; i < at.total; i += kTeamThreads) shared[i] = 0.0f;
     if (!kAlone && thread < 2) barrier_init(barriers + thread * 8, 1);
     __syncthreads();
+    wait_for_grid_before();
     if (run.last_gradient != nullptr)
       for (int32_t i = thread; i < sequences * a.units; i += kTeamThreads)
         if (const int32_t unit = first_unit + i % a.units; unit < H)

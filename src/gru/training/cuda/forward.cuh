@@ -205,6 +205,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1) training_forward(const __grid
     for (int32_t i = thread; i < at.total; i += kTeamThreads) shared[i] = 0.0f;
     if (!kAlone && thread < 2) barrier_init(barriers + thread * 8, 1);
     __syncthreads();
+    wait_for_grid_before();
     if (run.first != nullptr)
       for (int32_t i = thread; i < sequences * H; i += kTeamThreads) {
         float h[kParts];

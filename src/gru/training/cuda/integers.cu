@@ -105,6 +105,7 @@ __device__ __forceinline__ RowPlace place_of(const WeightsArgs& a) {
 }
 /// The scale of each row, but of rows of zeros; and, by blocks behind those of rows, the inputs.
 __global__ void __launch_bounds__(kThreads) training_row_scales(const __grid_constant__ WeightsArgs a) {
+  wait_for_grid_before();
   if (static_cast<int32_t>(blockIdx.x) >= a.row_blocks) {
     quantize_in_blocks(a.inputs, a.row_blocks);
     return;
@@ -159,6 +160,7 @@ __device__ __forceinline__ int64_t bias_code(float x, float inverse, const Scale
 /// Codes and rescales of each row. All lanes derive the same rescales.
 __global__ void __launch_bounds__(kThreads)
     training_row_codes(const __grid_constant__ WeightsArgs a, Rounding rounding) {
+  wait_for_grid_before();
   const RowPlace place = place_of(a);
   if (!place.exists) return;
   const QatLinear& linear = a.linear[place.which];
@@ -370,8 +372,10 @@ Status quantize_weights(const QatLinear (&linear)[2], const float* const (&weigh
                    static_cast<int32_t>(row_blocks)};
   const int64_t count = inputs == nullptr ? 0 : inputs->rows * inputs->columns;
   const dim3 blocks(row_blocks + (count == 0 ? 0 : blocks_for(count).x));
-  ISOBIT_RETURN_IF_ERROR(launch_kernel("training_row_scales", training_row_scales, blocks, kThreads, 0, stream, args));
-  return launch_kernel("training_row_codes", training_row_codes, dim3(row_blocks), kThreads, 0, stream, args, rounding);
+  ISOBIT_RETURN_IF_ERROR(
+      launch_early("kernel training_row_scales", training_row_scales, blocks, kThreads, stream, args));
+  return launch_early("kernel training_row_codes", training_row_codes, dim3(row_blocks), kThreads, stream, args,
+                      rounding);
 }
 
 Status quantize_inputs(const QatInputs& inputs, cudaStream_t stream) {

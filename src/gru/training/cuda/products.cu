@@ -85,6 +85,7 @@ struct GradientArgs {
 
 /// blockIdx.x: a tile of either; blockIdx.y: a part of the terms.
 __global__ void __launch_bounds__(LargeTile::kThreads, 2) training_gradients(GradientArgs g) {
+  wait_for_grid_before();
   const bool second = static_cast<int32_t>(blockIdx.x) >= g.tiles_of_first;
   const int32_t which = second ? 1 : 0, tile = static_cast<int32_t>(blockIdx.x) - (second ? g.tiles_of_first : 0);
   const RowsOfTerms& gates = g.gates[which];
@@ -125,6 +126,7 @@ struct PartsArgs {
 };
 
 __global__ void __launch_bounds__(256) training_add_parts(PartsArgs p) {
+  wait_for_grid_before();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= p.ends[3]) return;
   float sum = 0.0f;
@@ -219,10 +221,10 @@ Status weight_gradients(const WeightGradient (&of)[2], int64_t rows, int64_t gat
   const dim3 blocks(static_cast<unsigned>(tile_rows * (g.columns_of[0] + g.columns_of[1])),
                     static_cast<unsigned>(plan.splits));
   ISOBIT_RETURN_IF_ERROR(
-      launch_kernel("training_gradients", training_gradients, blocks, LargeTile::kThreads, 0, stream, g));
+      launch_early("kernel training_gradients", training_gradients, blocks, LargeTile::kThreads, stream, g));
   constexpr int kThreads = 256;
-  return launch_kernel("training_add_parts", training_add_parts, dim3(static_cast<unsigned>(tile_pieces(at, kThreads))),
-                       kThreads, 0, stream, parts);
+  return launch_early("kernel training_add_parts", training_add_parts,
+                      dim3(static_cast<unsigned>(tile_pieces(at, kThreads))), kThreads, stream, parts);
 }
 
 }  // namespace isobit::cuda

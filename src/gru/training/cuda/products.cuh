@@ -8,7 +8,8 @@
 #include <cstdint>
 
 #include "core/cuda/lanes.cuh"
-#include "core/cuda/launch.h"
+#include "core/cuda/ptx.cuh"
+#include "gru/training/cuda/early.h"
 #include "gru/training/cuda/products.h"
 
 namespace isobit::cuda {
@@ -184,6 +185,7 @@ template <typename TileShape, typename Args>
 __global__ void __launch_bounds__(TileShape::kThreads, 2) training_product(const __grid_constant__ Args p) {
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * TileShape::kRows;
   const int64_t first_column = static_cast<int64_t>(blockIdx.x) * TileShape::kColumns;
+  wait_for_grid_before();
   Sums<TileShape, typename Args::Sum> sums;
   multiply<TileShape>(p.a, p.b, first_row, first_column, 0, p.K, sums, [](const auto&) {});
   typename Args::Column columns[TileShape::kWide];
@@ -204,8 +206,8 @@ template <typename TileShape, typename Args>
 Status launch_product(const Args& args, int64_t M, cudaStream_t stream) {
   const dim3 blocks(static_cast<unsigned>(tile_pieces(args.N, TileShape::kColumns)),
                     static_cast<unsigned>(tile_pieces(M, TileShape::kRows)));
-  return launch_kernel("training_product", training_product<TileShape, Args>, blocks, TileShape::kThreads, 0, stream,
-                       args);
+  return launch_early("kernel training_product", training_product<TileShape, Args>, blocks, TileShape::kThreads, stream,
+                      args);
 }
 
 /// So many large tiles fill a device; of fewer outputs, small tiles use more of it.

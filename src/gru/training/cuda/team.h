@@ -8,6 +8,7 @@
 
 #include "core/cuda/grid_launch.h"
 #include "core/cuda/status.h"
+#include "gru/training/cuda/early.h"
 #include "gru/training/cuda/recurrence.h"
 #include "isobit/status.h"
 
@@ -50,7 +51,8 @@ inline GridLaunch team_launch(const TeamPlan& plan, int64_t teams, int64_t share
   return {.blocks = dim3(static_cast<unsigned>(teams * plan.blocks)),
           .threads = kTeamThreads,
           .shared = shared_floats * static_cast<int64_t>(sizeof(float)),
-          .cluster = plan.blocks > 1 ? plan.blocks : 0};
+          .cluster = plan.blocks > 1 ? plan.blocks : 0,
+          .early = starts_early()};
 }
 
 /// Sets the attributes of a kernel, and how many teams of it are on the current device at once; 0: the device has no
