@@ -477,6 +477,46 @@ TEST(WithWeights, GivesWhatDeriveGives) {
   EXPECT_GT(models, 5);
 }
 
+/// Weights that become three times as large, and a third: their rows clip, or lose bits, and come back.
+TEST(WithWeights, KeepsTheGridsOfRows) {
+  int clipped = 0;
+  for (const Json& c : testing::oracle_cases("gru_float.json")) {
+    const Result<GruModelParameters> derived = derive_case(c);
+    if (!derived.ok()) continue;
+    SCOPED_TRACE(c.at("name").get<std::string>());
+    const GruQuantization quantization = quantization_of(c);
+    const GruWeights weights = weights_of(c);
+    GruWeights others = weights;
+    for (std::vector<float>* const values :
+         {&others.layers[0].W, &others.layers[0].R, &others.layers[0].bw, &others.layers[0].br})
+      for (size_t i = 0; i < values->size(); ++i) (*values)[i] *= i % 2 == 0 ? 3.0f : -0.33f;
+    const Result<GruModelParameters> kept = with_weights(*derived, others, quantization, GruRowGrids::kKept);
+    ASSERT_TRUE(kept.ok()) << kept.status().message();
+    GruLayerParameters wanted = derived->layers[0];
+    const auto requantize = [&](const std::vector<float>& values, const std::vector<Grid>& grids, CodeMatrix& codes) {
+      for (int64_t i = 0; i < std::ssize(values); ++i) {
+        const Grid& grid = grids[static_cast<size_t>(i / codes.columns())];
+        const int64_t code = quantize_value(grid, values[static_cast<size_t>(i)]);
+        clipped += (code == grid.min() || code == grid.max()) &&
+                           std::abs(dequantize_value(grid, code)) < std::abs(values[static_cast<size_t>(i)])
+                       ? 1
+                       : 0;
+        codes.set(i / codes.columns(), i % codes.columns(), code);
+      }
+    };
+    requantize(others.layers[0].W, wanted.W_grid, wanted.W);
+    requantize(others.layers[0].R, wanted.R_grid, wanted.R);
+    requantize(others.layers[0].bw, wanted.bw_grid, wanted.bw);
+    requantize(others.layers[0].br, wanted.br_grid, wanted.br);
+    ASSERT_TRUE(derive_rescales(wanted, "layer 0").ok());  // bounds of accumulators are those of the new codes
+    expect_equal(kept->layers[0], wanted);
+    const Result<GruModelParameters> back = with_weights(*kept, weights, quantization, GruRowGrids::kKept);
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    expect_equal(back->layers[0], derived->layers[0]);
+  }
+  EXPECT_GT(clipped, 20);
+}
+
 /// Ranges and steps of other ranges.
 TEST(WithGrids, GivesWhatDeriveGives) {
   int models = 0;
