@@ -31,13 +31,12 @@
 #include "isobit/table.h"
 #include "isobit/tune.h"
 #include "names.h"
+#include "training.h"
 
 namespace isobit::python {
 namespace nb = nanobind;
 using namespace nb::literals;
 namespace {
-
-using Arrays = std::vector<nb::any>;
 
 /// MemoryError with a text, which std::bad_alloc has not.
 template <typename Work>
@@ -189,19 +188,6 @@ void float_backward(const nb::any& x, const nb::any& first, const Arrays& weight
 
 // ---- Integers
 
-/// A quantisation with the grids and tables of activations that it led to; weights are quantised anew in each call.
-struct GruQat {
-  GruSettings settings;
-  GruQuantization quantization;
-  GruModel model;  // of the weights that it was made with
-  std::shared_ptr<TableCache> tables = std::make_shared<TableCache>();
-
-  [[nodiscard]] GruModel with(const GruWeights& weights, std::span<const GruGridChange> changes) const {
-    return take(GruModel::create(take(with_grids(model.parameters(), changes, weights, quantization, tables.get())),
-                                 tables.get()));
-  }
-};
-
 /// A grid that can be learned: of a direction of a layer, and a tensor. Directions share x and h.
 using Learned = std::pair<int64_t, GruTensor>;
 std::vector<Learned> learned_grids(int64_t directions, int64_t count) {
@@ -252,8 +238,16 @@ std::vector<GruGridChange> changes_of(const GruModel& model, const std::optional
   return changes;
 }
 
-/// Of a pickled one: the model's file, bits, method, scale, rounding, table.
-using QatState = std::tuple<nb::bytes, std::string, std::string, std::string, std::string, std::string>;
+/// The integers of these weights.
+GruModel model_with(const GruQat& self, const Arrays& weights, const std::optional<std::vector<double>>& log2_steps) {
+  const GruWeights of = weights_of(weights, self.model.parameters().directions, self.model.parameters().name);
+  const std::vector<GruGridChange> changes = changes_of(self.model, log2_steps);
+  const nb::gil_scoped_release release;
+  return self.with(of, changes);
+}
+
+/// Of a pickled one: the model's file, bits, method, scale, rounding, table, whether rows keep their grids.
+using QatState = std::tuple<nb::bytes, std::string, std::string, std::string, std::string, std::string, bool>;
 
 GruSettings settings_of(const std::string& bits, const std::string& method, const std::string& scale,
                         const std::string& rounding, const std::string& table) {
@@ -277,7 +271,8 @@ std::unique_ptr<GruQat> make_qat(const Calibrator& calibrator, const std::string
   const nb::gil_scoped_release release;
   auto tables = std::make_shared<TableCache>();
   GruModel model = take(calibrator.calibrator.finish(quantization, tables.get()));
-  return std::make_unique<GruQat>(GruQat{settings, std::move(quantization), std::move(model), std::move(tables)});
+  return std::make_unique<GruQat>(
+      GruQat{settings, std::move(quantization), std::move(model), GruRowGrids::kDerived, std::move(tables)});
 }
 
 nb::bytes bytes_of(const GruModel& model) {
@@ -401,7 +396,16 @@ std::unique_ptr<GruQat> with_ranges(const GruQat& self, const std::vector<std::p
     changes.push_back({.layer = learned[i].first, .tensor = learned[i].second, .range = ranges[i]});
   const GruWeights of = weights_of(weights, self.model.parameters().directions, self.model.parameters().name);
   const nb::gil_scoped_release release;
-  return std::make_unique<GruQat>(GruQat{self.settings, self.quantization, self.with(of, changes), self.tables});
+  return std::make_unique<GruQat>(
+      GruQat{self.settings, self.quantization, self.with(of, changes), self.rows, self.tables});
+}
+
+/// Of a GRU that has such rows already, the same.
+std::unique_ptr<GruQat> with_rows_kept(const GruQat& self, const Arrays& weights,
+                                       const std::optional<std::vector<double>>& log2_steps) {
+  GruModel model = model_with(self, weights, log2_steps);
+  return std::make_unique<GruQat>(
+      GruQat{self.settings, self.quantization, std::move(model), GruRowGrids::kKept, self.tables});
 }
 
 }  // namespace
@@ -417,16 +421,15 @@ void bind_training(nb::module_& m) {
       .def(
           "model",
           [](const GruQat& self, const Arrays& weights, const std::optional<std::vector<double>>& log2_steps) {
-            const GruWeights of = weights_of(weights, self.model.parameters().directions, self.model.parameters().name);
-            const std::vector<GruGridChange> changes = changes_of(self.model, log2_steps);
-            const nb::gil_scoped_release release;
-            return Gru(self.with(of, changes));
+            return Gru(model_with(self, weights, log2_steps));
           },
           "weights"_a, "log2_steps"_a.none(), "The integer GRU of these weights.")
       .def("forward", &qat_forward, "x"_a, "first"_a.none(), "weights"_a, "log2_steps"_a.none(), "learn"_a,
            "lengths"_a.none(), "mask"_a.none(), "y"_a, "last"_a, "saved"_a.none(), "pool"_a.none(),
            "GruQatRun::forward and save.")
       .def("with_ranges", &with_ranges, "ranges"_a, "weights"_a, "The same with other ranges of learned grids.")
+      .def("with_rows_kept", &with_rows_kept, "weights"_a, "log2_steps"_a.none(),
+           "The same, whose rows keep the grids that these weights have.")
       .def_prop_ro(
           "base", [](const GruQat& self) { return Gru(self.model); }, "Of the weights at the time of calibration.")
       .def_prop_ro(
@@ -463,12 +466,13 @@ void bind_training(nb::module_& m) {
            [](const GruQat& self) {
              const GruSettings& s = self.settings;
              return QatState(bytes_of(self.model), s.bits, s.method, std::string(to_string(s.scale)),
-                             std::string(to_string(s.rounding)), s.table);
+                             std::string(to_string(s.rounding)), s.table, self.rows == GruRowGrids::kKept);
            })
       .def("__setstate__", [](GruQat& self, const QatState& state) {
-        const auto& [model, bits, method, scale, rounding, table] = state;
+        const auto& [model, bits, method, scale, rounding, table, rows_kept] = state;
         const GruSettings settings = settings_of(bits, method, scale, rounding, table);
-        new (&self) GruQat{settings, take(settings.quantization()), model_of(model)};
+        const GruRowGrids rows = rows_kept ? GruRowGrids::kKept : GruRowGrids::kDerived;
+        new (&self) GruQat{settings, take(settings.quantization()), model_of(model), rows};
       });
   m.def(
       "gru_hand_over",

@@ -298,6 +298,68 @@ def test_ranges():
         quantized(quant_gru(C, H), learn="range")
 
 
+@pytest.mark.parametrize("options", [
+    {"bits": "4"}, {"bits": "8", "scale": "real"}, {"bits": "6", "learn": "steps"}, {"bits": "6", "learn": "ranges"}],
+    ids=str)
+@pytest.mark.filterwarnings("ignore::isobit.torch.QuantizationWarning")
+def test_rows_that_keep_their_grids(options):
+    gru = quantized(quant_gru(C, H, 2, bidirectional=True), **options)
+    x = data(gru)
+    if "learn" in options:
+        with torch.no_grad():
+            (gru.ranges if gru.log2_steps is None else gru.log2_steps)[gru.grid_names().index("l1.h")] += 1
+    weights = copy.deepcopy(gru.state_dict())
+    y, found = gru(x)[0].detach(), gradients(gru, x)
+    model = pickle.dumps(copy.deepcopy(gru).freeze())
+    gru.hold_weight_grids()
+    assert gru.phase == "quantized" and torch.equal(gru(x)[0], y) and equal(gradients(gru, x), found)
+    assert pickle.dumps(copy.deepcopy(gru).freeze()) == model
+
+    def scaled(of, factor):
+        with torch.no_grad():
+            for name, weight in of.named_parameters():
+                if "weight" in name or "bias" in name:
+                    weight.copy_(factor * weights[name])
+
+    free = quantized(quant_gru(C, H, 2, bidirectional=True), **options)
+    for factor in (3, 0.6):
+        scaled(gru, factor), scaled(free, factor)
+        held = gru(x)[0].detach()
+        assert not torch.equal(held, free(x)[0])
+        copies = [copy.deepcopy(gru), pickle.loads(pickle.dumps(gru))]
+        for copied in copies:
+            assert torch.equal(copied(x)[0], held) and equal(gradients(copied, x), gradients(gru, x))
+        gru.hold_weight_grids()  # changes nothing
+        assert torch.equal(gru(x)[0], held)
+        assert torch.equal(copies[0].freeze()(x), held)
+    scaled(gru, 3)
+    assert all(gradient.any() for gradient in gradients(gru, x))  # weights clip, their gradients go on
+    if options.get("learn") == "ranges":
+        gru.update_grids()
+        held = gru(x)[0].detach()
+        scaled(free, 3), free.ranges.data.copy_(gru.ranges.data), free.update_grids()
+        assert not torch.equal(held, free(x)[0])
+        assert torch.equal(copy.deepcopy(gru).freeze()(x), held)
+    scaled(gru, 1)
+    if options.get("learn") != "ranges":
+        assert torch.equal(gru(x)[0], y)
+    optimizer = torch.optim.Adam(gru.parameters(), lr=0.01)
+    for _ in range(10):
+        optimizer.zero_grad()
+        gru(x)[0].square().sum().backward()
+        optimizer.step()
+    y = gru(x)[0].detach()
+    assert torch.equal(gru.freeze()(x), y)
+    for other, phase in ((gru, "frozen"), (quant_gru(C, H), "float")):
+        with pytest.raises(isobit.FailedPreconditionError,
+                           match=rf"hold_weight_grids\(\) in phase '{phase}', must be in 'quantized': call quantize"):
+            other.hold_weight_grids()
+    with it.calibrating(gru):
+        gru(x)
+        with pytest.raises(isobit.FailedPreconditionError, match="in phase 'calibrating', must be in 'quantized'"):
+            gru.hold_weight_grids()
+
+
 def test_without_a_step_it_is_the_model_of_calibration():
     gru = quant_gru(C, H, 2)
     with it.calibrating(gru, "percentile:99.9"):

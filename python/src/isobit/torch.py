@@ -225,8 +225,19 @@ class QuantGRU(torch.nn.RNNBase):
         """
         if self._grids is None or self.ranges is None:
             raise isobit.FailedPreconditionError("update_grids() is for quantize(learn='ranges'); there are no ranges")
-        weights = [weight.detach() for weight in self._flat()]
-        self._grids = _training.Registered(self._grids.core.with_ranges(self.ranges.tolist(), weights))
+        self._grids = _training.Registered(self._grids.core.with_ranges(self.ranges.tolist(), self._on_host()))
+
+    def hold_weight_grids(self) -> None:
+        """From here on each row of W and R, and each bias, keeps the grid that the current weights give it.
+
+        For the last part of a training in "quantized": a row's power-of-two step that flips is a factor of 2 of all its
+        weights. Weights outside clip; their gradients are not stopped. What freeze() makes has these rows. A second
+        call changes nothing; quantize() takes rows of the weights of each call again.
+        """
+        if self._grids is None:
+            raise isobit.FailedPreconditionError(f"hold_weight_grids() in phase {self.phase!r}, must be in 'quantized': "
+                                                 "call quantize() first, where rows have grids")
+        self._grids = _training.Registered(self._grids.core.with_rows_kept(self._on_host(), self._steps()))
 
     def freeze(self, **options: Any) -> isobit.Gru:
         """The integer model: of the weights and grids that were trained, or of what was observed. forward is it then.
@@ -238,8 +249,7 @@ class QuantGRU(torch.nn.RNNBase):
             if options:
                 raise isobit.InvalidArgumentError(f"freeze() after quantize() is given {', '.join(sorted(options))}; "
                                                   "must be without options, which quantize() had")
-            steps = None if self.log2_steps is None else self.log2_steps.tolist()
-            model: isobit.Gru = self._grids.core.model([weight.detach() for weight in self._flat()], steps)
+            model: isobit.Gru = self._grids.core.model(self._on_host(), self._steps())
         elif self._calibrator is not None:
             model = self._calibrator.finish(**options)
         else:
@@ -411,6 +421,12 @@ class QuantGRU(torch.nn.RNNBase):
 
     def _learned(self) -> torch.Tensor | None:
         return self.ranges if self.log2_steps is None else self.log2_steps
+
+    def _steps(self) -> list[float] | None:
+        return None if self.log2_steps is None else self.log2_steps.tolist()
+
+    def _on_host(self) -> list[torch.Tensor]:
+        return [_host(weight) for weight in self._flat()]
 
     def _flat(self) -> list[torch.Tensor]:
         """weight_ih, weight_hh, bias_ih and bias_hh of each direction of each layer; zeros for absent biases."""
