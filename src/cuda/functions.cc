@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <exception>
 #include <new>
@@ -18,6 +20,7 @@
 #include "isobit/cuda/conv.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
+#include "isobit/cuda/gru_qat.h"
 #include "isobit/cuda/gru_training.h"
 #include "isobit/cuda/linear.h"
 #include "isobit/dtype.h"
@@ -35,6 +38,9 @@ struct isobit_cuda_gru {
 };
 struct isobit_cuda_gru_training {
   isobit::cuda::DeviceGruTraining training;
+};
+struct isobit_cuda_gru_qat {
+  isobit::cuda::DeviceGruQat qat;
 };
 struct isobit_cuda_linear {
   std::variant<isobit::cuda::DeviceLinear, isobit::cuda::DeviceStaticLinear> layer;
@@ -113,13 +119,19 @@ Status make_on(int device, Handle** handle, Make&& make) {
   return {};
 }
 
-/// The handle of a copy on a device of the Model whose file `saved` is.
+/// The Model whose file `saved` is.
+template <typename Model>
+Result<Model> load_saved(const void* saved, int64_t saved_bytes, const char* name) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::view(saved, static_cast<size_t>(saved_bytes), name));
+  return Model::load(file);
+}
+
+/// The handle of a copy of it on a device.
 template <typename Model, typename OnDevice, typename Handle>
 int32_t create_saved(const void* saved, int64_t saved_bytes, const char* name, int32_t device, Handle** handle) {
   *handle = nullptr;
   return guarded([&]() -> Status {
-    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::view(saved, static_cast<size_t>(saved_bytes), name));
-    ISOBIT_ASSIGN_OR_RETURN(const Model loaded, Model::load(file));
+    ISOBIT_ASSIGN_OR_RETURN(const Model loaded, load_saved<Model>(saved, saved_bytes, name));
     return make_on(device, handle, [&] { return OnDevice::create(loaded, device); });
   });
 }
@@ -289,6 +301,100 @@ int32_t gru_training_backward(const isobit_cuda_gru_training* training, const is
   });
 }
 
+// ---- Quantisation-aware training of GRUs
+
+/// The options that gave the model its grids, as far as rows of other weights need them.
+Result<GruQuantization> quantization_of(const GruModelParameters& model,
+                                        std::span<const isobit_cuda_row_options> rows) {
+  constexpr std::array kRowTensors = {kW, kR, kBw, kBr};
+  const size_t layers = model.layers.size() / static_cast<size_t>(model.directions);
+  if (rows.size() != kRowTensors.size() * layers)
+    return Status(StatusCode::kInvalidArgument, "rows has " + std::to_string(rows.size()) + " elements, must have " +
+                                                    std::to_string(kRowTensors.size() * layers) +
+                                                    ": those of W, R, bw and br of each layer");
+  GruQuantization quantization;
+  quantization.scale = model.layers[0].grids[kH].kind;
+  quantization.rounding = model.layers[0].rounding;
+  for (size_t l = 0; l < layers; ++l) {
+    GruLayerQuantization& layer = quantization.layers[static_cast<int64_t>(l)];
+    for (size_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
+      const Grid& grid = model.layers[l * static_cast<size_t>(model.directions)].grids[tensor];
+      layer.tensors[tensor] = {.bits = grid.bits, .is_signed = grid.is_signed, .symmetric = grid.zero_point == 0};
+    }
+    for (size_t i = 0; i < kRowTensors.size(); ++i) {
+      const isobit_cuda_row_options& of = rows[kRowTensors.size() * l + i];
+      GridOptions& options = layer.tensors[kRowTensors[i]];
+      options = {.bits = of.bits, .is_signed = of.is_signed != 0, .symmetric = of.symmetric != 0};
+      if (of.steps != -1) options.steps = of.steps;
+    }
+  }
+  return quantization;
+}
+
+int32_t gru_qat_create(const void* model, int64_t model_bytes, const isobit_cuda_row_options* rows, int64_t rows_count,
+                       int32_t rows_kept, const char* name, int32_t device, isobit_cuda_gru_qat** qat) {
+  *qat = nullptr;
+  return guarded([&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(const GruModel loaded, load_saved<GruModel>(model, model_bytes, "the model"));
+    ISOBIT_ASSIGN_OR_RETURN(const GruQuantization quantization,
+                            quantization_of(loaded.parameters(), {rows, static_cast<size_t>(rows_count)}));
+    return make_on(device, qat, [&] {
+      return DeviceGruQat::create(loaded, quantization, name, device,
+                                  rows_kept != 0 ? GruRowGrids::kKept : GruRowGrids::kDerived);
+    });
+  });
+}
+
+void gru_qat_destroy(isobit_cuda_gru_qat* qat) { delete qat; }
+
+int64_t gru_qat_saved_bytes(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch) {
+  return qat->qat.saved_bytes(steps, batch);
+}
+
+int64_t gru_qat_workspace_bytes(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch) {
+  return qat->qat.workspace_bytes(steps, batch);
+}
+
+int32_t gru_qat_forward(const isobit_cuda_gru_qat* qat, const isobit_cuda_gru_qat_run* run) {
+  return guarded_on(qat->qat.device(), [&] {
+    const isobit_cuda_gru_training_run& of = run->arrays;
+    return qat->qat.forward(directions_of<GruTrainingWeights>(of.weights, of.weights_count), floats_of(of.x),
+                            run->steps, run->batch, floats_of(of.y), bytes_of(run->saved, run->saved_bytes),
+                            bytes_of(of.workspace, of.workspace_bytes),
+                            {.first = floats_of(of.first), .last = floats_of(of.last)}, training_options(of));
+  });
+}
+
+int32_t gru_qat_backward(const isobit_cuda_gru_qat* qat, const isobit_cuda_gru_qat_run* run) {
+  return guarded_on(qat->qat.device(), [&] {
+    const isobit_cuda_gru_training_run& of = run->arrays;
+    return qat->qat.backward(
+        run->steps, run->batch, bytes_of(run->saved, run->saved_bytes), floats_of(of.dy), floats_of(of.dx),
+        directions_of<GruTrainingGradients>(of.gradients, of.gradients_count),
+        bytes_of(of.workspace, of.workspace_bytes),
+        {.last_gradient = floats_of(of.last_gradient), .first_gradient = floats_of(of.first_gradient)},
+        training_options(of));
+  });
+}
+
+int32_t gru_qat_check(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch, void* saved, int64_t saved_bytes,
+                      void* stream, double* shares, int64_t shares_count) {
+  return guarded_on(qat->qat.device(), [&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(const GruQatShares found,
+                            qat->qat.check(steps, batch, bytes_of(saved, saved_bytes), stream_of(stream)));
+    std::vector<double> all;
+    for (const std::array<double, kGruTensorCount>& of : found.clipped)
+      for (const GruTensor tensor : kGruCalibratedTensors)
+        if (tensor != kX) all.push_back(of[tensor]);
+    all.push_back(found.clipped_inputs);
+    if (std::ssize(all) != shares_count)
+      return {StatusCode::kInvalidArgument, "shares has " + std::to_string(shares_count) + " elements, must have " +
+                                                std::to_string(all.size()) + ": 6 * layers * directions + 1"};
+    std::ranges::copy(all, shares);
+    return {};
+  });
+}
+
 // ---- Linear layers
 
 int32_t linear_create(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
@@ -450,6 +556,13 @@ constexpr isobit_cuda_functions kFunctions = {
     .gru_training_workspace_bytes = gru_training_workspace_bytes,
     .gru_training_forward = gru_training_forward,
     .gru_training_backward = gru_training_backward,
+    .gru_qat_create = gru_qat_create,
+    .gru_qat_destroy = gru_qat_destroy,
+    .gru_qat_saved_bytes = gru_qat_saved_bytes,
+    .gru_qat_workspace_bytes = gru_qat_workspace_bytes,
+    .gru_qat_forward = gru_qat_forward,
+    .gru_qat_backward = gru_qat_backward,
+    .gru_qat_check = gru_qat_check,
     .linear_create = linear_create,
     .linear_create_static = linear_create_static,
     .linear_destroy = linear_destroy,

@@ -20,10 +20,11 @@ extern "C" {
 #endif
 
 // Of what is below; another number with each change.
-#define ISOBIT_CUDA_FUNCTIONS_VERSION 4
+#define ISOBIT_CUDA_FUNCTIONS_VERSION 5
 
 typedef struct isobit_cuda_gru isobit_cuda_gru;                    // DeviceGru
 typedef struct isobit_cuda_gru_training isobit_cuda_gru_training;  // DeviceGruTraining
+typedef struct isobit_cuda_gru_qat isobit_cuda_gru_qat;            // DeviceGruQat
 typedef struct isobit_cuda_linear isobit_cuda_linear;              // DeviceLinear or DeviceStaticLinear
 typedef struct isobit_cuda_conv isobit_cuda_conv;                  // DeviceConv or DeviceStaticConv
 typedef struct isobit_cuda_function isobit_cuda_function;          // DeviceFp16Function
@@ -78,6 +79,23 @@ typedef struct isobit_cuda_gru_training_run {
   int64_t zoneout_mask_count;
   void* stream;
 } isobit_cuda_gru_training_run;
+
+// GridOptions of rows of weights.
+typedef struct isobit_cuda_row_options {
+  int32_t bits;
+  int32_t is_signed, symmetric;  // 0 or 1
+  int64_t steps;                 // -1: the default
+} isobit_cuda_row_options;
+
+// DeviceGruQat::forward and backward of arrays in device memory. Forward reads x, first, weights, lengths and the mask,
+// and writes y, saved and last. Backward reads saved, dy, last_gradient, lengths and the mask, and writes dx,
+// first_gradient and gradients.
+typedef struct isobit_cuda_gru_qat_run {
+  isobit_cuda_gru_training_run arrays;  // all but its saved, which is not read
+  void* saved;
+  int64_t saved_bytes;
+  int64_t steps, batch;
+} isobit_cuda_gru_qat_run;
 
 // forward of DeviceLinear or DeviceStaticLinear of arrays in device memory.
 typedef struct isobit_cuda_linear_run {
@@ -164,6 +182,24 @@ typedef struct isobit_cuda_functions {
   int32_t (*gru_training_forward)(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run);
   int32_t (*gru_training_backward)(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run);
 
+  // model: as of gru_create. rows: of each layer those of W, R, bw and br. rows_kept: 1 for GruRowGrids::kKept, else 0.
+  // name: the training in messages. Checks every field of the model, copies its tables to the device and waits for
+  // that.
+  int32_t (*gru_qat_create)(const void* model, int64_t model_bytes, const isobit_cuda_row_options* rows,
+                            int64_t rows_count, int32_t rows_kept, const char* name, int32_t device,
+                            isobit_cuda_gru_qat** qat);
+  void (*gru_qat_destroy)(isobit_cuda_gru_qat* qat);  // NULL does nothing
+  // Bytes of device memory, from a multiple of 256 on: of what a backward needs of its forward, and for either of them.
+  int64_t (*gru_qat_saved_bytes)(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch);
+  int64_t (*gru_qat_workspace_bytes)(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch);
+  // Asynchronous on the stream.
+  int32_t (*gru_qat_forward)(const isobit_cuda_gru_qat* qat, const isobit_cuda_gru_qat_run* run);
+  int32_t (*gru_qat_backward)(const isobit_cuda_gru_qat* qat, const isobit_cuda_gru_qat_run* run);
+  // Waits for the stream; an error with what the forward met that wrote `saved`, where it counts. shares, in host
+  // memory: what its clamps changed of h, ih, hh, u_in, r_in and n_in of each direction of each layer, then of x.
+  int32_t (*gru_qat_check)(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch, void* saved,
+                           int64_t saved_bytes, void* stream, double* shares, int64_t shares_count);
+
   // weights: what saved_low_bit() gave for one matrix. Checks every field of it, copies it to the device and waits for
   // that.
   int32_t (*linear_create)(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
@@ -212,6 +248,10 @@ static_assert(sizeof(isobit_cuda_gru_run) == 120 && offsetof(isobit_cuda_gru_run
 static_assert(sizeof(isobit_cuda_gru_training_sizes) == 48, "isobit_cuda_gru_training_sizes");
 static_assert(sizeof(isobit_cuda_gru_training_run) == 232 && offsetof(isobit_cuda_gru_training_run, stream) == 224,
               "isobit_cuda_gru_training_run");
+static_assert(sizeof(isobit_cuda_row_options) == 24 && offsetof(isobit_cuda_row_options, steps) == 16,
+              "isobit_cuda_row_options");
+static_assert(sizeof(isobit_cuda_gru_qat_run) == 264 && offsetof(isobit_cuda_gru_qat_run, batch) == 256,
+              "isobit_cuda_gru_qat_run");
 static_assert(sizeof(isobit_cuda_linear_run) == 88 && offsetof(isobit_cuda_linear_run, x_dtype) == 80,
               "isobit_cuda_linear_run");
 static_assert(sizeof(isobit_cuda_conv_run) == 120 && offsetof(isobit_cuda_conv_run, x_dtype) == 112,
@@ -222,7 +262,7 @@ static_assert(sizeof(isobit_cuda_linear_options) == 32 && offsetof(isobit_cuda_l
               "isobit_cuda_linear_options");
 static_assert(offsetof(isobit_cuda_functions, version) == 0 && offsetof(isobit_cuda_functions, release) == 8,
               "what is read before the versions are known to be the same");
-static_assert(sizeof(isobit_cuda_functions) == 32 * 8, "a change of isobit_cuda_functions is another version");
+static_assert(sizeof(isobit_cuda_functions) == 39 * 8, "a change of isobit_cuda_functions is another version");
 
 // `version`: that of the caller. A library that has no such table gives its own.
 #define ISOBIT_CUDA_TABLE_SYMBOL "isobit_cuda_table"

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -21,6 +22,7 @@
 #include "gru/random_model.h"
 #include "isobit/arrays.h"
 #include "isobit/conv.h"
+#include "isobit/cuda/gru_qat.h"
 #include "isobit/cuda/gru_training.h"
 #include "isobit/fp16_function.h"
 #include "isobit/fp16_table.h"
@@ -60,6 +62,39 @@ GruModel model_of(uint64_t seed, int32_t bits, int32_t layers, int32_t direction
   Result<GruModel> model = random_model(random, shape);
   EXPECT_TRUE(model.ok()) << model.status().message();
   return *std::move(model);
+}
+
+/// Of two layers in both directions, 5 inputs and 20 units, in 8 bits: `quantization` is what it was made with.
+GruModel calibrated(GruQuantization& quantization) {
+  constexpr int64_t kInputs = 5, kHidden = 20;
+  Random random(4);
+  const auto values = [&](int64_t count) {
+    std::vector<float> made(static_cast<size_t>(count));
+    for (float& value : made) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-11f;
+    return made;
+  };
+  GruWeights weights;
+  weights.directions = 2;
+  for (const int64_t inputs : {kInputs, kInputs, 2 * kHidden, 2 * kHidden})
+    weights.layers.push_back({inputs, kHidden, values(3 * kHidden * inputs), values(3 * kHidden * kHidden),
+                              values(3 * kHidden), values(3 * kHidden)});
+  EXPECT_TRUE(apply_bits("8,l1.W=6", quantization).ok());
+  Result<GruCalibrator> calibrator = GruCalibrator::create(weights);
+  EXPECT_TRUE(calibrator.ok() && calibrator->observe(values(50 * kInputs), 50, 1).ok());
+  Result<GruModel> model = calibrator->finish(quantization);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return *std::move(model);
+}
+
+/// Those of W, R, bw and br of both layers.
+std::vector<isobit_cuda_row_options> row_options(const GruQuantization& quantization) {
+  std::vector<isobit_cuda_row_options> rows;
+  for (const int64_t layer : {0, 1})
+    for (const GruTensor tensor : {kW, kR, kBw, kBr}) {
+      const GridOptions& of = quantization.layer(layer).tensors[tensor];
+      rows.push_back({of.bits, of.is_signed ? 1 : 0, of.symmetric ? 1 : 0, of.steps.value_or(-1)});
+    }
+  return rows;
 }
 
 LowBitMatrix matrix_of(int64_t rows, int64_t columns, int64_t group = 32) {
@@ -156,6 +191,13 @@ TEST(CudaFunctions, ErrorsAreCodesAndMessagesOfTheThread) {
     const isobit_cuda_gru_training_sizes sizes = {1, 1, 1, 1, 1, 1};
     EXPECT_EQ(f->gru_training_create(&sizes, "training", 1 << 20, &training), code);
     EXPECT_EQ(training, nullptr);
+    GruQuantization quantization;
+    const std::vector<std::byte> trained = *calibrated(quantization).saved_bytes();
+    const std::vector<isobit_cuda_row_options> rows = row_options(quantization);
+    isobit_cuda_gru_qat* qat = nullptr;
+    EXPECT_EQ(f->gru_qat_create(trained.data(), std::ssize(trained), rows.data(), 8, 0, "training", 1 << 20, &qat),
+              code);
+    EXPECT_EQ(qat, nullptr);
     isobit_cuda_function* function = nullptr;
     const std::vector<uint16_t> results(65536);
     EXPECT_EQ(f->function_create(results.data(), 65536, 1 << 20, &function), code);
@@ -164,9 +206,26 @@ TEST(CudaFunctions, ErrorsAreCodesAndMessagesOfTheThread) {
   EXPECT_EQ(f->last_error(), told);  // another thread's errors are its own
   f->gru_destroy(nullptr);
   f->gru_training_destroy(nullptr);
+  f->gru_qat_destroy(nullptr);
   f->linear_destroy(nullptr);
   f->conv_destroy(nullptr);
   f->function_destroy(nullptr);
+}
+
+TEST(CudaFunctions, TrainingForIntegersHasOptionsOfRows) {
+  const isobit_cuda_functions* const f = load();
+  ASSERT_NE(f, nullptr);
+  GruQuantization quantization;
+  const std::vector<std::byte> model = *calibrated(quantization).saved_bytes();
+  const std::vector<isobit_cuda_row_options> rows = row_options(quantization);
+  isobit_cuda_gru_qat* qat = nullptr;
+  EXPECT_EQ(f->gru_qat_create(model.data(), std::ssize(model), rows.data(), 4, 0, "training", 0, &qat),
+            static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_STREQ(f->last_error(), "rows has 4 elements, must have 8: those of W, R, bw and br of each layer");
+  EXPECT_EQ(f->gru_qat_create(model.data(), 40, rows.data(), 8, 0, "training", 0, &qat),
+            static_cast<int32_t>(StatusCode::kInvalidFile));
+  EXPECT_EQ(std::string(f->last_error()).find("the model: "), 0u) << f->last_error();
+  EXPECT_EQ(qat, nullptr);
 }
 
 TEST(CudaFunctions, LinearLayersAreOfOneMatrix) {
@@ -580,98 +639,198 @@ TEST_F(CudaFunctionRuns, ConvolutionsGiveTheBytesOfTheHost) {
   }
 }
 
-TEST_F(CudaFunctionRuns, TrainingGivesTheBytesOfTheClass) {
-  if (racecheck()) return;
-  constexpr int64_t T = 6, N = 3, C = 5, H = 20, kLayers = 2, kDirections = 2, kStates = kLayers * kDirections * N * H;
-  constexpr int64_t kRows = T * N, kOutputs = kDirections * H;
-  const isobit_cuda_gru_training_sizes sizes = {T, N, C, H, kLayers, kDirections};
-  isobit_cuda_gru_training* training = nullptr;
-  expect_ok(f_->gru_training_create(&sizes, "training", 0, &training));
-  ASSERT_NE(training, nullptr);
-  const Result<DeviceGruTraining> of_class = DeviceGruTraining::create(
-      {.steps = T, .batch = N, .input_size = C, .hidden_size = H, .layers = kLayers, .directions = kDirections}, "gru");
-  ASSERT_TRUE(of_class.ok()) << of_class.status().message();
-  EXPECT_EQ(f_->gru_training_workspace_bytes(training), of_class->workspace_bytes());
+/// Arrays on the device for both kinds of training, of two layers in both directions.
+struct TrainingArrays {
+  static constexpr int64_t T = 6, N = 3, C = 5, H = 20, kLayers = 2, kDirections = 2;
+  static constexpr int64_t kStates = kLayers * kDirections * N * H, kRows = T * N, kOutputs = kDirections * H;
 
-  Random random(9);
-  std::vector<std::unique_ptr<GuardedDeviceBuffer>> buffers;
-  const auto floats = [&](int64_t count) -> isobit_cuda_floats {
+  explicit TrainingArrays(cudaStream_t of_stream)
+      : stream(of_stream), lengths(N * 8), mask(kLayers * kRows * kOutputs) {
+    for (int64_t i = 0; i < kLayers * kDirections; ++i)
+      for (const int64_t count : {3 * H * (i < kDirections ? C : kOutputs), 3 * H * H, 3 * H, 3 * H}) {
+        weights.push_back(floats(count));
+        gradients.push_back(floats(count));
+      }
+    lengths.write(std::vector<int64_t>{T, 0, 4});
+    std::vector<uint8_t> taken(static_cast<size_t>(kLayers * kRows * kOutputs));
+    for (uint8_t& one : taken) one = random.one_in(4) ? 0 : 1;
+    mask.write(taken);
+    run.weights = weights.data();
+    run.gradients = gradients.data();
+    run.weights_count = run.gradients_count = std::ssize(weights);
+    run.x = floats(kRows * C);
+    run.first = floats(kStates);
+    run.y = floats(kRows * kOutputs);
+    run.last = floats(kStates);
+    run.dy = floats(kRows * kOutputs);
+    run.last_gradient = floats(kStates);
+    run.dx = floats(kRows * C);
+    run.first_gradient = floats(kStates);
+    run.lengths = static_cast<const int64_t*>(lengths.data());
+    run.lengths_count = N;
+    run.zoneout_mask = static_cast<const uint8_t*>(mask.data());
+    run.zoneout_mask_count = std::ssize(taken);
+    run.stream = stream;
+    options = {.stream = stream, .lengths = {run.lengths, N}, .zoneout_mask = {run.zoneout_mask, taken.size()}};
+    for (size_t i = 0; i < weights.size(); i += 4) {
+      parts.push_back({span(weights[i]), span(weights[i + 1]), span(weights[i + 2]), span(weights[i + 3])});
+      into.push_back({span(gradients[i]), span(gradients[i + 1]), span(gradients[i + 2]), span(gradients[i + 3])});
+    }
+  }
+
+  isobit_cuda_floats floats(int64_t count) {
     std::vector<float> values(static_cast<size_t>(count));
     for (float& value : values) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-11f;
     buffers.push_back(std::make_unique<GuardedDeviceBuffer>(count * static_cast<int64_t>(sizeof(float))));
     buffers.back()->write(values);
     return {static_cast<float*>(buffers.back()->data()), count};
-  };
-  const auto span = [](const isobit_cuda_floats& of) { return std::span(of.data, static_cast<size_t>(of.count)); };
-  std::vector<isobit_cuda_floats> weights, gradients;
-  for (int64_t i = 0; i < kLayers * kDirections; ++i)
-    for (const int64_t count : {3 * H * (i < kDirections ? C : kOutputs), 3 * H * H, 3 * H, 3 * H}) {
-      weights.push_back(floats(count));
-      gradients.push_back(floats(count));
-    }
-  const GuardedDeviceBuffer workspace(of_class->workspace_bytes());
-  GuardedDeviceBuffer lengths(N * 8), mask(kLayers * kRows * kOutputs);
-  lengths.write(std::vector<int64_t>{T, 0, 4});
-  std::vector<uint8_t> taken(static_cast<size_t>(kLayers * kRows * kOutputs));
-  for (uint8_t& one : taken) one = random.one_in(4) ? 0 : 1;
-  mask.write(taken);
-  isobit_cuda_gru_training_run run{};
-  run.weights = weights.data();
-  run.gradients = gradients.data();
-  run.weights_count = run.gradients_count = std::ssize(weights);
-  run.x = floats(kRows * C);
-  run.first = floats(kStates);
-  run.y = floats(kRows * kOutputs);
-  run.saved = floats(of_class->saved_size());
-  run.last = floats(kStates);
-  run.dy = floats(kRows * kOutputs);
-  run.last_gradient = floats(kStates);
-  run.dx = floats(kRows * C);
-  run.first_gradient = floats(kStates);
-  run.workspace = workspace.data();
-  run.workspace_bytes = of_class->workspace_bytes();
-  run.lengths = static_cast<const int64_t*>(lengths.data());
-  run.lengths_count = N;
-  run.zoneout_mask = static_cast<const uint8_t*>(mask.data());
-  run.zoneout_mask_count = std::ssize(taken);
-  run.stream = stream_;
-  const auto results = [&] {
-    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  }
+  static std::span<float> span(const isobit_cuda_floats& of) { return {of.data, static_cast<size_t>(of.count)}; }
+
+  std::vector<std::vector<float>> results() const {
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     std::vector<std::vector<float>> all;
     for (const auto& buffer : buffers) all.push_back(buffer->read<float>());
     return all;
-  };
-  expect_ok(f_->gru_training_forward(training, &run));
-  expect_ok(f_->gru_training_backward(training, &run));
-  const std::vector<std::vector<float>> of_library = results();
+  }
+  void clear_results() const {
+    std::vector<isobit_cuda_floats> written = gradients;
+    for (const isobit_cuda_floats& of : {run.y, run.last, run.dx, run.first_gradient}) written.push_back(of);
+    for (const isobit_cuda_floats& of : written)
+      ASSERT_EQ(cudaMemset(of.data, 0, static_cast<size_t>(of.count) * sizeof(float)), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
 
+  cudaStream_t stream;
+  Random random{9};
+  std::vector<std::unique_ptr<GuardedDeviceBuffer>> buffers;
+  GuardedDeviceBuffer lengths, mask;
+  std::vector<isobit_cuda_floats> weights, gradients;
   std::vector<GruTrainingWeights> parts;
   std::vector<GruTrainingGradients> into;
-  for (size_t i = 0; i < weights.size(); i += 4) {
-    parts.push_back({span(weights[i]), span(weights[i + 1]), span(weights[i + 2]), span(weights[i + 3])});
-    into.push_back({span(gradients[i]), span(gradients[i + 1]), span(gradients[i + 2]), span(gradients[i + 3])});
-  }
-  for (const isobit_cuda_floats& of : gradients)
-    ASSERT_EQ(cudaMemset(of.data, 0, static_cast<size_t>(of.count) * sizeof(float)), cudaSuccess);
-  for (const isobit_cuda_floats& of : {run.y, run.last, run.dx, run.first_gradient})
-    ASSERT_EQ(cudaMemset(of.data, 0, static_cast<size_t>(of.count) * sizeof(float)), cudaSuccess);
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  const RunOptions options{
-      .stream = stream_, .lengths = {run.lengths, N}, .zoneout_mask = {run.zoneout_mask, taken.size()}};
-  const Status forward = of_class->forward(parts, span(run.x), span(run.y), span(run.saved), workspace.bytes(),
-                                           {.first = span(run.first), .last = span(run.last)}, options);
+  isobit_cuda_gru_training_run run{};
+  RunOptions options;
+};
+
+TEST_F(CudaFunctionRuns, TrainingGivesTheBytesOfTheClass) {
+  if (racecheck()) return;
+  using A = TrainingArrays;
+  const isobit_cuda_gru_training_sizes sizes = {A::T, A::N, A::C, A::H, A::kLayers, A::kDirections};
+  isobit_cuda_gru_training* training = nullptr;
+  expect_ok(f_->gru_training_create(&sizes, "training", 0, &training));
+  ASSERT_NE(training, nullptr);
+  const Result<DeviceGruTraining> of_class = DeviceGruTraining::create({.steps = A::T,
+                                                                        .batch = A::N,
+                                                                        .input_size = A::C,
+                                                                        .hidden_size = A::H,
+                                                                        .layers = A::kLayers,
+                                                                        .directions = A::kDirections},
+                                                                       "gru");
+  ASSERT_TRUE(of_class.ok()) << of_class.status().message();
+  EXPECT_EQ(f_->gru_training_workspace_bytes(training), of_class->workspace_bytes());
+  const GuardedDeviceBuffer workspace(of_class->workspace_bytes());
+  A arrays(stream_);
+  isobit_cuda_gru_training_run& run = arrays.run;
+  run.saved = arrays.floats(of_class->saved_size());
+  run.workspace = workspace.data();
+  run.workspace_bytes = of_class->workspace_bytes();
+  expect_ok(f_->gru_training_forward(training, &run));
+  expect_ok(f_->gru_training_backward(training, &run));
+  const std::vector<std::vector<float>> of_library = arrays.results();
+
+  arrays.clear_results();
+  const Status forward =
+      of_class->forward(arrays.parts, A::span(run.x), A::span(run.y), A::span(run.saved), workspace.bytes(),
+                        {.first = A::span(run.first), .last = A::span(run.last)}, arrays.options);
   ASSERT_TRUE(forward.ok()) << forward.message();
-  const Status backward = of_class->backward(
-      parts, span(run.x), span(run.y), span(run.saved), span(run.dy), span(run.dx), into, workspace.bytes(),
-      {.first = span(run.first), .last_gradient = span(run.last_gradient), .first_gradient = span(run.first_gradient)},
-      options);
+  const Status backward = of_class->backward(arrays.parts, A::span(run.x), A::span(run.y), A::span(run.saved),
+                                             A::span(run.dy), A::span(run.dx), arrays.into, workspace.bytes(),
+                                             {.first = A::span(run.first),
+                                              .last_gradient = A::span(run.last_gradient),
+                                              .first_gradient = A::span(run.first_gradient)},
+                                             arrays.options);
   ASSERT_TRUE(backward.ok()) << backward.message();
-  EXPECT_EQ(results(), of_library);
+  EXPECT_EQ(arrays.results(), of_library);
 
   run.gradients_count -= 4;
   EXPECT_EQ(f_->gru_training_backward(training, &run), static_cast<int32_t>(StatusCode::kInvalidArgument));
   EXPECT_STREQ(f_->last_error(), "training: gradients has 3 elements, must have 4: [layers * directions]");
   f_->gru_training_destroy(training);
+}
+
+TEST_F(CudaFunctionRuns, TrainingForIntegersGivesTheBytesOfTheClass) {
+  if (racecheck()) return;
+  using A = TrainingArrays;
+  GruQuantization quantization;
+  const GruModel model = calibrated(quantization);
+  for (const GruRowGrids rows : {GruRowGrids::kDerived, GruRowGrids::kKept}) {
+    const std::vector<std::byte> saved_model = *model.saved_bytes();
+    const std::vector<isobit_cuda_row_options> options = row_options(quantization);
+    isobit_cuda_gru_qat* qat = nullptr;
+    expect_ok(f_->gru_qat_create(saved_model.data(), std::ssize(saved_model), options.data(), std::ssize(options),
+                                 rows == GruRowGrids::kKept ? 1 : 0, "gru", 0, &qat));
+    ASSERT_NE(qat, nullptr);
+    const Result<DeviceGruQat> of_class = DeviceGruQat::create(model, quantization, "gru", {}, rows);
+    ASSERT_TRUE(of_class.ok()) << of_class.status().message();
+    const int64_t saved_bytes = of_class->saved_bytes(A::T, A::N);
+    const int64_t workspace_bytes = of_class->workspace_bytes(A::T, A::N);
+    EXPECT_EQ(f_->gru_qat_saved_bytes(qat, A::T, A::N), saved_bytes);
+    EXPECT_EQ(f_->gru_qat_workspace_bytes(qat, A::T, A::N), workspace_bytes);
+    const GuardedDeviceBuffer workspace(workspace_bytes), saved(saved_bytes);
+    A arrays(stream_);
+    isobit_cuda_gru_qat_run run{};
+    run.saved = saved.data();
+    run.saved_bytes = saved_bytes;
+    run.steps = A::T;
+    run.batch = A::N;
+    run.arrays = arrays.run;
+    run.arrays.workspace = workspace.data();
+    run.arrays.workspace_bytes = workspace_bytes;
+    std::vector<double> shares(6 * A::kLayers * A::kDirections + 1, -1.0);
+    const auto check = [&](size_t count) {
+      return f_->gru_qat_check(qat, A::T, A::N, saved.data(), saved_bytes, stream_, shares.data(),
+                               static_cast<int64_t>(count));
+    };
+    expect_ok(f_->gru_qat_forward(qat, &run));
+    expect_ok(f_->gru_qat_backward(qat, &run));
+    expect_ok(check(shares.size()));
+    const std::vector<std::vector<float>> of_library = arrays.results();
+
+    arrays.clear_results();
+    const isobit_cuda_gru_training_run& of = run.arrays;
+    const Status forward =
+        of_class->forward(arrays.parts, A::span(of.x), A::T, A::N, A::span(of.y), saved.bytes(), workspace.bytes(),
+                          {.first = A::span(of.first), .last = A::span(of.last)}, arrays.options);
+    ASSERT_TRUE(forward.ok()) << forward.message();
+    const Status backward = of_class->backward(
+        A::T, A::N, saved.bytes(), A::span(of.dy), A::span(of.dx), arrays.into, workspace.bytes(),
+        {.last_gradient = A::span(of.last_gradient), .first_gradient = A::span(of.first_gradient)}, arrays.options);
+    ASSERT_TRUE(backward.ok()) << backward.message();
+    EXPECT_EQ(arrays.results(), of_library);
+    const Result<GruQatShares> found = of_class->check(A::T, A::N, saved.bytes(), stream_);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    for (size_t i = 0; i < found->clipped.size(); ++i) {
+      const std::array<double, kGruTensorCount>& share = found->clipped[i];
+      EXPECT_EQ(std::vector<double>(shares.begin() + 6 * static_cast<std::ptrdiff_t>(i),
+                                    shares.begin() + 6 * static_cast<std::ptrdiff_t>(i + 1)),
+                (std::vector<double>{share[kH], share[kIh], share[kHh], share[kUIn], share[kRIn], share[kNIn]}));
+    }
+    EXPECT_EQ(shares.back(), found->clipped_inputs);
+
+    constexpr auto kRefused = static_cast<int32_t>(StatusCode::kInvalidArgument);
+    EXPECT_EQ(check(7), kRefused);
+    EXPECT_STREQ(f_->last_error(), "shares has 7 elements, must have 25: 6 * layers * directions + 1");
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    ASSERT_EQ(cudaMemcpy(of.x.data, &nan, sizeof(nan), cudaMemcpyHostToDevice), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect_ok(f_->gru_qat_forward(qat, &run));
+    EXPECT_EQ(check(shares.size()), kRefused);
+    EXPECT_EQ(std::string(f_->last_error()), of_class->check(A::T, A::N, saved.bytes(), stream_).status().message());
+    EXPECT_EQ(std::string(f_->last_error()).find("gru: x[0] is NaN"), 0u) << f_->last_error();
+    run.saved_bytes -= 1;
+    EXPECT_EQ(f_->gru_qat_forward(qat, &run), kRefused);
+    f_->gru_qat_destroy(qat);
+  }
 }
 
 TEST_F(CudaFunctionRuns, FunctionsGiveTheBytesOfTheHost) {

@@ -15,6 +15,9 @@ struct isobit_cuda_conv {
 struct isobit_cuda_gru_training {
   int32_t device;
 };
+struct isobit_cuda_gru_qat {
+  int32_t device;
+};
 
 extern "C" {
 __attribute__((visibility("default"))) isobit_cuda_table_type isobit_cuda_table;
@@ -110,10 +113,9 @@ int64_t gru_training_workspace_bytes(const isobit_cuda_gru_training* training) {
   return kWorkspaceBytes;
 }
 
-void tell_run(const std::string& what, const isobit_cuda_gru_training* training,
-              const isobit_cuda_gru_training_run& run) {
-  tell(what, {training->device, number_of(run.workspace), run.workspace_bytes, number_of(run.lengths),
-              run.lengths_count, number_of(run.zoneout_mask), run.zoneout_mask_count, number_of(run.stream)});
+void tell_run(const std::string& what, int32_t device, const isobit_cuda_gru_training_run& run) {
+  tell(what, {device, number_of(run.workspace), run.workspace_bytes, number_of(run.lengths), run.lengths_count,
+              number_of(run.zoneout_mask), run.zoneout_mask_count, number_of(run.stream)});
   const auto tell_floats = [](const std::string& name, const isobit_cuda_floats& of) {
     tell(name, {number_of(of.data), of.count});
   };
@@ -125,13 +127,60 @@ void tell_run(const std::string& what, const isobit_cuda_gru_training* training,
 }
 
 int32_t gru_training_forward(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run) {
-  tell_run("gru_training_forward", training, *run);
+  tell_run("gru_training_forward", training->device, *run);
   return run->x.count == 0 ? kInvalidArgument : 0;
 }
 
 int32_t gru_training_backward(const isobit_cuda_gru_training* training, const isobit_cuda_gru_training_run* run) {
-  tell_run("gru_training_backward", training, *run);
+  tell_run("gru_training_backward", training->device, *run);
   return run->x.count == 0 ? kInvalidArgument : 0;
+}
+
+int32_t gru_qat_create(const void* model, int64_t model_bytes, const isobit_cuda_row_options* rows, int64_t rows_count,
+                       int32_t rows_kept, const char* name, int32_t device, isobit_cuda_gru_qat** qat) {
+  tell("gru_qat_create " + std::string(name),
+       {model != nullptr && model_bytes > 0 ? 1 : 0, device, rows_kept, rows_count});
+  for (int64_t i = 0; i < rows_count; ++i)
+    tell("rows", {rows[i].bits, rows[i].is_signed, rows[i].symmetric, rows[i].steps});
+  *qat = device < 0 ? nullptr : new isobit_cuda_gru_qat{device};
+  return device < 0 ? kInvalidArgument : 0;
+}
+
+void gru_qat_destroy(isobit_cuda_gru_qat* qat) {
+  tell("gru_qat_destroy", {qat->device});
+  delete qat;
+}
+
+int64_t gru_qat_saved_bytes(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch) {
+  tell("gru_qat_saved_bytes", {qat->device, steps, batch});
+  return 256 * steps * batch;
+}
+
+int64_t gru_qat_workspace_bytes(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch) {
+  tell("gru_qat_workspace_bytes", {qat->device, steps, batch});
+  return kWorkspaceBytes;
+}
+
+int32_t tell_qat_run(const std::string& what, const isobit_cuda_gru_qat* qat, const isobit_cuda_gru_qat_run& run) {
+  tell_run(what, qat->device, run.arrays);
+  tell("saved", {number_of(run.saved), run.saved_bytes, run.steps, run.batch});
+  return run.steps == 0 ? kInvalidArgument : 0;
+}
+
+int32_t gru_qat_forward(const isobit_cuda_gru_qat* qat, const isobit_cuda_gru_qat_run* run) {
+  return tell_qat_run("gru_qat_forward", qat, *run);
+}
+
+int32_t gru_qat_backward(const isobit_cuda_gru_qat* qat, const isobit_cuda_gru_qat_run* run) {
+  return tell_qat_run("gru_qat_backward", qat, *run);
+}
+
+/// Shares are 0, 1/16, 2/16, ...
+int32_t gru_qat_check(const isobit_cuda_gru_qat* qat, int64_t steps, int64_t batch, void* saved, int64_t saved_bytes,
+                      void* stream, double* shares, int64_t shares_count) {
+  tell("gru_qat_check", {qat->device, steps, batch, number_of(saved), saved_bytes, number_of(stream), shares_count});
+  for (int64_t i = 0; i < shares_count; ++i) shares[i] = static_cast<double>(i) / 16;
+  return steps == 1 ? kInvalidArgument : 0;
 }
 
 constexpr isobit_cuda_functions recorded_functions() {
@@ -144,6 +193,13 @@ constexpr isobit_cuda_functions recorded_functions() {
   functions.gru_training_workspace_bytes = gru_training_workspace_bytes;
   functions.gru_training_forward = gru_training_forward;
   functions.gru_training_backward = gru_training_backward;
+  functions.gru_qat_create = gru_qat_create;
+  functions.gru_qat_destroy = gru_qat_destroy;
+  functions.gru_qat_saved_bytes = gru_qat_saved_bytes;
+  functions.gru_qat_workspace_bytes = gru_qat_workspace_bytes;
+  functions.gru_qat_forward = gru_qat_forward;
+  functions.gru_qat_backward = gru_qat_backward;
+  functions.gru_qat_check = gru_qat_check;
   functions.conv_create = conv_create;
   functions.conv_create_static = conv_create_static;
   functions.conv_destroy = conv_destroy;
