@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "cuda.h"
 #include "errors.h"
 #include "isobit/gru.h"
 #include "isobit/table.h"
@@ -30,6 +31,10 @@ struct GruQat {
     return take(GruModel::create(
         take(with_grids(model.parameters(), changes, weights, quantization, tables.get(), rows)), tables.get()));
   }
+  /// Its grids and tables on a device, made when they are first asked for.
+  [[nodiscard]] const isobit_cuda_gru_qat* on(int device) const;
+
+  OnDevices<isobit_cuda_gru_qat> copies;
 };
 
 }  // namespace isobit::python

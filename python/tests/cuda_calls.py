@@ -7,7 +7,7 @@ import sys
 
 import fake_torch
 import numpy as np
-from test_cuda_library import ADDS, C, conv, float_conv, images, tensor
+from test_cuda_library import ADDS, C, conv, float_conv, images, qat, tensor
 
 from isobit import _isobit
 
@@ -111,8 +111,9 @@ def floats(name, *arrays):
     return [(name, 0, 0) if array is None else (name, array.data_ptr(), array.array.size) for array in arrays]
 
 
-def train(steps, batch, first=None, lengths=None, mask=None, index=0, wants_dx=True, layers=2):
-    """A forward and a backward of two directions; what the library must have been told of both."""
+def train(steps, batch, first=None, lengths=None, mask=None, index=0, wants_dx=True, layers=2, core=None):
+    """A forward and a backward of two directions, of floats or of a GruQat; what the library must have been told of
+    making what computes them, of the sizes that were asked for, and of both calls."""
     H = 8
     weights, gradients = [[tensor(*shape, index=index) for layer in range(layers) for _ in range(2)
                            for shape in ((3 * H, 2 * H if layer else C), (3 * H, H), (3 * H,), (3 * H,))]
@@ -120,34 +121,69 @@ def train(steps, batch, first=None, lengths=None, mask=None, index=0, wants_dx=T
     x, dx = (tensor(steps, batch, C, index=index) for _ in range(2))
     y, dy = (tensor(steps, batch, 2 * H, index=index) for _ in range(2))
     last, dlast, dfirst = (tensor(2 * layers, batch, H, index=index) for _ in range(3))
-    saved = tensor(steps * batch * 2 * H * (5 * layers - 1), index=index)
     dx = dx if wants_dx else None
-    given = x, first, weights, 2, lengths, mask
-    _, forward_space = run(lambda x: _isobit.gru_device_forward(*given, y, last, saved), x)
-    _, backward_space = run(
-        lambda x: _isobit.gru_device_backward(*given, y, saved, dy, dlast, dx, dfirst, gradients), x)
-    made = ("gru_training_create training", index, steps, batch, C, H, layers, 2)
+    if core is None:
+        kind, saved = "gru_training", tensor(steps * batch * 2 * H * (5 * layers - 1), index=index)
+        given = x, first, weights, 2, lengths, mask
+        _, forward_space = run(lambda x: _isobit.gru_device_forward(*given, y, last, saved), x)
+        _, backward_space = run(
+            lambda x: _isobit.gru_device_backward(*given, y, saved, dy, dlast, dx, dfirst, gradients), x)
+        made = [("gru_training_create training", index, steps, batch, C, H, layers, 2)]
+        forward, backward = (x, first, y, saved, last), (x, first, y, saved, None, dy, dlast, dx, dfirst)
+    else:
+        kind, saved = "gru_qat", tensor(256 * steps * batch, index=index, dtype="u1")
+        assert _isobit.gru_qat_device_saved_bytes(core, index, steps, batch) == saved.array.size
+        _, forward_space = run(
+            lambda x: _isobit.gru_qat_device_forward(core, x, first, weights, lengths, mask, y, last, saved), x)
+        _, backward_space = run(
+            lambda dy: _isobit.gru_qat_device_backward(core, dy, dlast, lengths, mask, saved, dx, dfirst, gradients),
+            dy)
+        made = [("gru_qat_saved_bytes", index, steps, batch)]
+        forward, backward = (x, first, y, None, last), (None, None, None, None, None, dy, dlast, dx, dfirst)
+    sizes = () if core is None else (steps, batch)
     lines = []
-    for name, space, *of in (("forward", forward_space, x, first, y, saved, last, None, None, None, None),
-                             ("backward", backward_space, x, first, y, saved, None, dy, dlast, dx, dfirst)):
-        lines += [("gru_training_workspace_bytes", index),
-                  (f"gru_training_{name}", index, space.data_ptr(), 768,
+    for name, space, of, has_weights in (("forward", forward_space, (*forward, None, None, None, None), True),
+                                         ("backward", backward_space, backward, core is None)):
+        lines += [(f"{kind}_workspace_bytes", index, *sizes),
+                  (f"{kind}_{name}", index, space.data_ptr(), 768,
                    *(number for array in (lengths, mask) for number in floats("", array)[0][1:]), stream),
-                  *floats("weights", *weights), *floats("floats", *of)]
-    return made, [*lines, *floats("gradients", *gradients)]
+                  *(floats("weights", *weights) if has_weights else []), *floats("floats", *of),
+                  *(floats("gradients", *gradients) if name == "backward" else []),
+                  *([] if core is None else [("saved", saved.data_ptr(), saved.array.size, *sizes)])]
+    return made, lines
 
 
 made, calls = train(5, 3, tensor(4, 3, 8), tensor(3, dtype="i8"), tensor(2, 5, 3, 16, dtype="u1"))
-told(made, *calls)
+told(*made, *calls)
 told(*train(5, 3, wants_dx=False)[1])  # of the same sizes nothing is made
 made, calls = train(5, 3, index=1)
-told(made, *calls)
+told(*made, *calls)
 for steps in range(6, 68):  # as many more as are remembered
     train(steps, 3)
 library.isobit_cuda_told()
 told(*train(5, 3, index=1)[1])  # still there
 made, calls = train(68, 3)
-told(made, ("gru_training_destroy", 0), *calls)  # in the place of the one that was used before all others
+told(*made, ("gru_training_destroy", 0), *calls)  # in the place of the one that was used before all others
 made, calls = train(5, 3)
-told(made, ("gru_training_destroy", 0), *calls)
+told(*made, ("gru_training_destroy", 0), *calls)
+
+core, weights = qat(2, 2, bits="8,l1.W=6,biases=12")
+ROWS = [("rows", bits, 1, 1, -1) for bits in (8, 8, 12, 12, 6, 8, 12, 12)]
+given = tensor(4, 3, 8), tensor(3, dtype="i8"), tensor(2, 5, 3, 16, dtype="u1")
+made, calls = train(5, 3, *given, core=core)
+told(("gru_qat_create training", 1, 0, 0, 8), *ROWS, *made, *calls)
+made, calls = train(6, 3, wants_dx=False, core=core)
+told(*made, *calls)  # of other sizes nothing is made
+held = core.with_rows_kept(weights, None)
+made, calls = train(5, 3, index=1, core=held)
+told(("gru_qat_create training", 1, 1, 1, 8), *ROWS, *made, *calls)
+saved = tensor(9, index=1, dtype="u1")
+assert _isobit.gru_qat_device_check(held, 5, 3, saved) == [i / 16 for i in range(25)]
+told(("gru_qat_check", 1, 5, 3, saved.data_ptr(), 9, stream, 25))
+try:
+    _isobit.gru_qat_device_check(held, 1, 3, saved)
+except ValueError as error:
+    assert "refused by the recorder" in str(error), error
+del held
+assert library.isobit_cuda_told().decode().splitlines()[-1] == "gru_qat_destroy 1"
 print("as expected")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How libisobit_cuda.so is found and refused, and what is refused before anything computes; without a device."""
+import functools
 import importlib.metadata
 import os
 import pathlib
@@ -82,6 +83,39 @@ def train(**changed):
     isobit._isobit.gru_device_forward(**{**given, **changed})
 
 
+@functools.cache
+def qat(layers=1, directions=1, **options):
+    """Of 8 units, in 8 bits."""
+    hidden = 8
+    made = np.random.default_rng(3).normal
+    weights = [[made(0, 0.3, shape).astype("f4") for shape in ((3 * hidden, directions * hidden if layer else C),
+                                                              (3 * hidden, hidden), (3 * hidden,), (3 * hidden,))]
+               for layer in range(layers) for _ in range(directions)]
+    calibrator = isobit.Calibrator(isobit.gru_weights(weights, directions=directions), method="minmax")
+    calibrator.observe(made(0, 1, (20, 3, C)).astype("f4"))
+    core = isobit._isobit.GruQat(calibrator, **{"bits": "8", "method": None, "scale": "pow2",
+                                                "rounding": "nearest_even", "table": "default", **options})
+    return core, [array for of in weights for array in of]
+
+
+def train_integers(**changed):
+    """The same for integers."""
+    steps, batch, hidden = 5, 3, 8
+    given = {"qat": qat()[0], "x": tensor(steps, batch, C), "first": None, "lengths": None, "mask": None,
+             "weights": [tensor(3 * hidden, C), tensor(3 * hidden, hidden), tensor(3 * hidden), tensor(3 * hidden)],
+             "y": tensor(steps, batch, hidden), "last": tensor(1, batch, hidden), "saved": tensor(9, dtype="u1")}
+    isobit._isobit.gru_qat_device_forward(**{**given, **changed})
+
+
+def gradients_of_integers(**changed):
+    steps, batch, hidden = 5, 3, 8
+    given = {"qat": qat()[0], "dy": tensor(steps, batch, hidden), "last_gradient": tensor(1, batch, hidden),
+             "lengths": None, "mask": None, "saved": tensor(9, dtype="u1"), "dx": None,
+             "first_gradient": tensor(1, batch, hidden),
+             "gradients": [tensor(3 * hidden, C), tensor(3 * hidden, hidden), tensor(3 * hidden), tensor(3 * hidden)]}
+    isobit._isobit.gru_qat_device_backward(**{**given, **changed})
+
+
 def images(dtype="i1", channels=C, index=0):
     return fake_torch.Tensor(np.zeros((2, 5, 6, channels), dtype), index)
 
@@ -113,7 +147,10 @@ def test_no_library(torch, gru, monkeypatch, tmp_path):
     refused(lambda: static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
     refused(lambda: conv().run_codes(images()), name, build)
     refused(lambda: float_conv()(images("f4")), name, build)
-    refused(train, "a CUDA device needs libisobit_cuda.so", name, build)
+    for call in (train, train_integers, gradients_of_integers,
+                 lambda: isobit._isobit.gru_qat_device_check(qat()[0], 5, 3, tensor(9, dtype="u1")),
+                 lambda: isobit._isobit.gru_qat_device_saved_bytes(qat()[0], 0, 5, 3)):
+        refused(call, "a CUDA device needs libisobit_cuda.so", name, build)
     missing = tmp_path / "nothing.so"
     monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(missing))
     refused(lambda: gru(x_of()), f"which ISOBIT_CUDA_LIBRARY names: {missing}: cannot open", build)
@@ -250,6 +287,26 @@ def test_places_of_arguments(torch, gru):
         train(weights=[tensor(24, C)] * 5)
     with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[5, 3\], must be \[T, N, C\]"):
         train(x=tensor(5, 3))
+
+    for call, changed, name in (
+            (train_integers, {"x": x}, "x is on the host, must be on a CUDA device"),
+            (train_integers, {"first": tensor(1, 3, 8, index=1)}, "h_0 is on CUDA device 1, must be on CUDA device 0"),
+            (train_integers, {"saved": tensor(9)}, "saved is f32, must be u8"),
+            (train_integers, {"saved": tensor(9, index=1, dtype="u1")}, "saved is on CUDA device 1, must be on CUDA"),
+            (gradients_of_integers, {"dy": np.zeros((5, 3, 8), "f4")}, "dy is on the host, must be on a CUDA device"),
+            (gradients_of_integers, {"last_gradient": np.zeros((1, 3, 8), "f4")},
+             "the gradient of h_n is on the host, must be on CUDA device 0, as dy"),
+            (gradients_of_integers, {"mask": tensor(1, 5, 3, 8, index=1, dtype="u1")},
+             "zoneout is on CUDA device 1, must be on CUDA device 0, as dy"),
+            (gradients_of_integers, {"saved": np.zeros(9, "u1")}, "saved is on the host, must be on CUDA device 0, as"),
+            (lambda saved: isobit._isobit.gru_qat_device_check(qat()[0], 5, 3, saved), {"saved": np.zeros(9, "u1")},
+             "saved is on the host, must be on a CUDA device")):
+        with pytest.raises(TypeError, match=name):
+            call(**changed)
+    with pytest.raises(isobit.InvalidArgumentError, match="weights has 5 arrays, must have 4 . layers . directions"):
+        train_integers(weights=[tensor(24, C)] * 5)
+    with pytest.raises(isobit.InvalidArgumentError, match=r"dy has shape \[5, 3\], must be \[T, N, directions . H\]"):
+        gradients_of_integers(dy=tensor(5, 3))
 
     class Cupy(fake_torch.Tensor):
         pass

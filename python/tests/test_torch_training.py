@@ -486,8 +486,8 @@ def test_operators_pass_opcheck(phase, gru):
             torch.library.opcheck(_training.qat_forward, (*arguments, learned, *rest))
             y, last, saved, of_grids = _training.qat_forward(*arguments, learned, *rest)
             torch.library.opcheck(_training.qat_backward, (y.detach(), last.detach(), [w.detach() for w in weights],
-                                                           saved, None if learned is None else of_grids,
-                                                           phase == "steps", 2, True, True))
+                                                           None, None, saved, None if learned is None else of_grids,
+                                                           gru._grids.key, phase == "steps", 2, True, True))
 
 
 @KINDS
@@ -814,57 +814,135 @@ def test_a_loss_that_is_not_finite(phase, gru):
 
 # ---- On a CUDA device, without one: test_torch_training_cuda.py has the rest
 
-def test_what_a_device_gets(monkeypatch):
-    """The CPU in the place of the library: rows of gates u, r, n go in and come out, and results are as they were."""
-    gru = quant_gru(C, H, 2, bidirectional=True)
-    x, h0, lengths = data(gru), torch.rand(4, N, H), torch.tensor([12, 0, 5, 12])
-    mask = (torch.rand(2, T, N, 2 * H) < 0.8).to(torch.uint8)
-    weights, said = gru._flat(), []
+class OnDevice:
+    """The CPU in the place of libisobit_cuda.so: rows of gates u, r, n go in and come out."""
 
-    def forward(x, first, weights, *arguments):
+    def __init__(self, monkeypatch):
+        self.said, self.capturing = [], False
+        for name in ("forward", "backward"):
+            monkeypatch.setattr(_training._isobit, f"gru_device_{name}", getattr(self, f"float_{name}"))
+        for name in ("forward", "backward", "check"):
+            monkeypatch.setattr(_training._isobit, f"gru_qat_device_{name}", getattr(self, f"qat_{name}"))
+        monkeypatch.setattr(_training, "_saved_size", lambda *_: 1 << 20)  # that of the device
+        monkeypatch.setattr(_training, "_on_its_device", lambda *_: contextlib.nullcontext())
+        monkeypatch.setattr(_training._arrays, "on_device", lambda x, numbers: torch.tensor(numbers))
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+
+    def float_forward(self, x, first, weights, *arguments):
         _training._isobit.gru_float_forward(x, first, _training._swapped(weights), *arguments, None)
-        said.append("forward")
+        self.said.append("forward")
 
-    def backward(x, first, weights, *arguments):
+    def float_backward(self, *arguments):
         *arguments, gradients = arguments
+        arguments[2] = _training._swapped(arguments[2])
+        self.swap(lambda made: _training._isobit.gru_float_backward(*arguments, made, None), gradients)
+
+    def swap(self, backward, gradients):
         made = [torch.empty_like(gradient) for gradient in gradients]
-        _training._isobit.gru_float_backward(x, first, _training._swapped(weights), *arguments, made, None)
+        backward(made)
         for gradient, of in zip(gradients, _training._swapped(made)):
             gradient.copy_(of)
-        said.append("backward")
+        self.said.append("backward")
 
-    capturing = False
-    monkeypatch.setattr(_training._isobit, "gru_device_forward", forward)
-    monkeypatch.setattr(_training._isobit, "gru_device_backward", backward)
-    monkeypatch.setattr(_training, "_on_its_device", lambda x: contextlib.nullcontext())
-    monkeypatch.setattr(_training._arrays, "on_device", lambda x, numbers: torch.tensor(numbers))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    def qat_forward(self, core, x, first, weights, lengths, mask, y, last, saved):
+        assert len(saved) == 1 << 20
+        size = SAVED_SIZE(x, first, weights, lengths, mask, 2, False)
+        self.shares, _ = core.forward(x, first, _training._swapped(weights), None, False, lengths, mask, y, last,
+                                      saved[:size], None)
+        self.size = size
+        self.said.append("forward")
+
+    def qat_backward(self, core, dy, dlast, lengths, mask, saved, dx, dfirst, gradients):
+        assert saved.data_ptr() % 64 == 0 and len(saved) == 1 << 20 and (lengths is None) == (mask is None)
+        self.swap(lambda made: _training._isobit.gru_qat_backward(saved[:self.size], dy, dlast, dx, dfirst, made, None,
+                                                                 None, 2, None), gradients)
+
+    def qat_check(self, core, steps, batch, saved):
+        assert (steps, batch, len(saved)) == (T, N, 1 << 20)
+        self.said.append("check")
+        return self.shares
+
+
+SAVED_SIZE = _training._saved_size
+
+
+@PHASES
+def test_what_a_device_gets(phase, gru, monkeypatch):
+    """Results are those of the CPU, in whose place the device comes; and what is refused."""
+    x, h0, lengths = data(gru), torch.rand(4, N, H), torch.tensor([12, 0, 5, 12])
+    mask = (torch.rand(2, T, N, 2 * H) < 0.8).to(torch.uint8)
+    weights = gru._flat()
+
+    def forwards(given, on_device):
+        if phase == "float":
+            call = _training._float_forward_on_device if on_device else _training._float_forward
+            return call(*given, 2, True)
+        call = _training._qat_forward_on_device if on_device else _training._qat_forward
+        return call(*given, None, gru._grids.key, 2, False, True, True)
+
+    def backwards(dy, dlast, given, results, wants_dx, on_device):
+        y, _, saved, *_ = results
+        if phase == "float":
+            call = _training._float_backward_on_device if on_device else _training._float_backward
+            return call(dy, dlast, *given, y, saved, 2, wants_dx, True)
+        call = _training._qat_backward_on_device if on_device else _training._qat_backward
+        return call(dy, dlast, *given[2:], saved, None, gru._grids.key, False, 2, wants_dx, True)
+
     with torch.no_grad():
         for first, counts, masks, wants_dx in ((None, None, None, True), (h0, lengths, mask, False)):
-            arguments = x, first, weights, counts, masks
-            results = _training._float_forward_on_device(*arguments, 2, True)
-            assert equal(results, _training._float_forward(*arguments, 2, True))
-            y, last, saved = results
-            arguments = y.sin(), last.cos(), *arguments, y, saved, 2, wants_dx, True
-            found = _training._float_backward_on_device(*arguments)
-            assert equal(found, _training._float_backward(*arguments)) and found[0].numel() == wants_dx * x.numel()
-        assert said == ["forward", "backward"] * 2
-        arguments = torch.full_like(y, float("nan")), *arguments[1:]
+            given = x, first, weights, counts, masks
+            wanted = forwards(given, False)
+            dy, dlast = wanted[0].sin(), wanted[1].cos()
+            gradients_of_cpu = backwards(dy, dlast, given, wanted, wants_dx, False)
+            with monkeypatch.context() as patched:
+                device = OnDevice(patched)
+                results = forwards(given, True)
+                assert equal(results[:2], wanted[:2])
+                found = backwards(dy, dlast, given, results, wants_dx, True)
+                assert equal(found, gradients_of_cpu)
+                assert found[phase == "quantized"].numel() == wants_dx * x.numel()
+                assert device.said == ["forward"] + ["check"] * (phase == "quantized") + ["backward"]
+        device = OnDevice(monkeypatch)
+        results = forwards(given, True)
+        nan = torch.full_like(dy, float("nan"))
         with pytest.raises(isobit.InvalidArgumentError, match=r"the gradient of y\[0, 0, 0\] is nan, must be finite"):
-            _training._float_backward_on_device(*arguments)
+            backwards(nan, dlast, given, results, True, True)
         with pytest.raises(isobit.InvalidArgumentError, match=r"lengths\[1\] is 13, must be 0..12"):
-            _training._float_forward_on_device(x, h0, weights, torch.tensor([1, 13, 1, 1]), mask, 2, True)
-        capturing = True
+            forwards((x, h0, weights, torch.tensor([1, 13, 1, 1]), mask), True)
+        device.capturing = True
         with pytest.raises(isobit.FailedPreconditionError, match="lengths is on the CPU while a CUDA graph is"):
-            _training._float_forward_on_device(x, h0, weights, lengths, mask, 2, True)
-        arguments = *arguments[:5], None, *arguments[6:]
-        assert _training._float_backward_on_device(*arguments)[2].isnan().any()  # there is nothing to look at yet
+            forwards(given, True)
+        given = x, None, weights, None, None
+        device.said.clear()
+        assert backwards(nan, dlast, given, forwards(given, True), True, True)[-1].isnan().any()
+        assert device.said == ["forward", "backward"]  # there is nothing to look at yet
+        if phase == "float":
+            return
+        device.capturing = False
+        y, last, saved, _ = forwards((x, h0, weights, lengths, mask), True)
+        device.shares = [0.0, 0.15] + [0.0] * 23
+        moved = torch.cat([saved.new_zeros(1), saved])[1:]  # as a hook may leave it
+        with pytest.warns(it.QuantizationWarning, match="more than 10 % of ih of layer 0 clip"):
+            assert equal(backwards(dy, dlast, (x, h0, weights, lengths, mask), (y, last, moved), False, True),
+                         gradients_of_cpu)
+        none = _training._qat_forward_on_device(*given, None, gru._grids.key, 2, False, False, True)
+        assert torch.equal(none[0], forwards(given, True)[0]) and none[2].shape == (0,)
+        with pytest.raises(isobit.NotSupportedError, match="learned grids train on the CPU; call quantize"):
+            _training._qat_forward_on_device(*given, torch.zeros(23), gru._grids.key, 2, False, True, True)
+        monkeypatch.undo()
+        with pytest.raises(TypeError, match="dy is on cpu, must be on a CUDA device, as other tensors"):
+            _training._qat_backward_on_device(dy, dlast, weights, None, None, saved, None, gru._grids.key, False, 2,
+                                              True, True)
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-def test_devices():
+def test_devices(monkeypatch):
     """Tensors that only say that they are on a device."""
-    quantized_gru = quantized(quant_gru(C, H))
+    integers = quantized(quant_gru(C, H, 2, bidirectional=True))
+    learning = [quantized(quant_gru(C, H), learn=learn) for learn in ("steps", "ranges")]
+    said = []
+    monkeypatch.setattr(_training._isobit, "gru_qat_device_saved_bytes",
+                        lambda core, *sizes: said.append(sizes) or 64 * sizes[1] * sizes[2])
     with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
         gru, host = it.QuantGRU(C, H, 2, bidirectional=True, device="cuda"), it.QuantGRU(C, H)
         x, hx = torch.zeros(T, N, C, device="cuda"), torch.zeros(4, N, H, device="cuda", requires_grad=True)
@@ -877,15 +955,37 @@ def test_devices():
         found = _training.float_backward(y, last, *given, y, saved, 2, True, True)
         assert {tensor.device for tensor in (*found, saved)} == {x.device}
         assert [tensor.shape for tensor in found] == [tensor.shape for tensor in (*given[:2], *given[2])]
+        gru._grids = integers._grids
+        for keeps in (True, False):
+            with torch.set_grad_enabled(keeps):
+                y, last = gru(x, hx, lengths=lengths, zoneout=[mask, None])
+            assert y.device == last.device == x.device and y.shape == (T, N, 2 * H) and last.shape == (4, N, H)
+            assert y.requires_grad == keeps
+        assert said == [(0, T, N)]  # without gradients nothing is kept
+        y, last, saved, _ = _training.qat_forward(*given, None, gru._grids.key, 2, False, True, True)
+        assert saved.shape == (64 * T * N,) and saved.dtype == torch.uint8 and saved.device == x.device
+        found = _training.qat_backward(y, last, *given[2:], saved, None, gru._grids.key, False, 2, True, True)
+        assert {tensor.device for tensor in found} == {x.device} and not found[0].numel()
+        assert [tensor.shape for tensor in found[1:]] == [tensor.shape for tensor in (*given[:2], *given[2])]
+        learned = it.QuantGRU(C, H, device="cuda")
+        for of, name in zip(learning, ("log2_steps", "ranges")):
+            learned._grids = of._grids
+            learned.log2_steps = learned.ranges = None
+            setattr(learned, name, torch.nn.Parameter(torch.zeros(3, device="cuda")))
+            with pytest.raises(isobit.NotSupportedError, match=r"input is on cuda:0, must be on the CPU: learned grids "
+                               r"train on the CPU; call quantize\(\) without learn, or move the module"):
+                learned(x)
+        with pytest.raises(isobit.NotSupportedError, match="h is on cuda:0, must be on the CPU: states of integer GRU"):
+            it.hand_over(hx, gru, gru)
         for call, error, message in [
+            (lambda: gru(x, zoneout=[mask[:3], None]), ValueError,
+             r"zoneout\[0\] has shape \[3, 4, 20\], must be \[12, 4, 20\], as y"),
             (lambda: gru(x.cpu()), TypeError, "weight_ih_l0 is on cuda:0, must be on cpu, as input"),
             (lambda: host(x), TypeError, "weight_ih_l0 is on cpu, must be on cuda:0, as input"),
             (lambda: gru(x, hx.cpu()), TypeError, "hx is on cpu, must be on cuda:0, as input"),
             (lambda: gru(x, zoneout=[mask.cpu(), None]), TypeError, r"zoneout\[0\] is on cpu, must be on cuda:0"),
             (lambda: host(x.cpu(), lengths=torch.zeros(N, device="cuda").long()), TypeError,
              "lengths is on cuda:0, must be on cpu, as input, or on the CPU"),
-            (lambda: quantized_gru(x), isobit.NotSupportedError,
-             "input is on cuda:0, must be on the CPU: a QuantGRU that is quantized trains there"),
         ]:
             with pytest.raises(error, match=message):
                 call()

@@ -2,7 +2,7 @@
 """The operators of PyTorch behind isobit.torch.QuantGRU: isobit::gru_*, without state, for autograd and torch.compile.
 
 x [T, N, C], h [layers * directions, N, H], weights: weight_ih, weight_hh, bias_ih and bias_hh of each direction of each
-layer; float32 on the CPU, of gru_float_* on a CUDA device, too. What backward needs is a tensor, so that hooks on
+layer; float32 on the CPU or, but for gru_hand_over, on a CUDA device. What backward needs is a tensor, so that hooks on
 saved tensors, checkpoints and graphs that are kept see nothing unusual. A `key` names an object of _registered, as an
 operator takes no other objects.
 """
@@ -183,13 +183,25 @@ def _float_backward_results(dy: Any, dlast: Any, x: Any, h0: Any, weights: Seque
     return _gradients(dy, dlast, weights, wants_dx)
 
 
-# ---- Floats on a CUDA device, on torch's current stream. Nothing waits but the check that gradients are finite.
+# ---- On a CUDA device, on torch's current stream. Nothing waits but what `check` asks for.
 
-def _on_its_device(x: Any) -> Any:
+def _on_its_device(tensor: Any, name: str = "x") -> Any:
     """The context of a call: an array is exported on the current device only."""
-    if x.device.type != "cuda":
-        raise TypeError(f"x is on {x.device}, must be on a CUDA device, as other tensors of the call are")
-    return torch.cuda.device(x.device)
+    if tensor.device.type != "cuda":
+        raise TypeError(f"{name} is on {tensor.device}, must be on a CUDA device, as other tensors of the call are")
+    return torch.cuda.device(tensor.device)
+
+
+def _may_look(check: bool) -> bool:
+    """What is captured runs later, so that there is nothing to look at yet."""
+    return check and not torch.cuda.is_current_stream_capturing()
+
+
+def _refuse_not_finite_on_device(dy: Any, dlast: Any) -> None:
+    """Waits once."""
+    if not bool(torch.isfinite(dy).all() & torch.isfinite(dlast).all()):
+        _refuse_not_finite(dy, "y")
+        _refuse_not_finite(dlast, "h_n")
 
 
 def _swapped(tensors: Sequence[Any]) -> list[Any]:
@@ -216,6 +228,8 @@ def _lengths_on_device(lengths: Any, x: Any) -> Any:
     return _arrays.on_device(x, lengths.tolist())
 
 
+# ---- Floats on a CUDA device
+
 def _float_forward_on_device(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int,
                              check: bool) -> tuple[Any, Any, Any]:
     with _on_its_device(x):
@@ -231,11 +245,8 @@ def _float_forward_on_device(x: Any, h0: Any, weights: Sequence[Any], lengths: A
 def _float_backward_on_device(dy: Any, dlast: Any, x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any,
                               y: Any, saved: Any, directions: int, wants_dx: bool, check: bool) -> list[Any]:
     with _on_its_device(x):
-        # What is captured runs later, so that there is nothing to look at yet.
-        if check and not torch.cuda.is_current_stream_capturing():
-            if not bool(torch.isfinite(dy).all() & torch.isfinite(dlast).all()):
-                _refuse_not_finite(dy, "y")
-                _refuse_not_finite(dlast, "h_n")
+        if _may_look(check):
+            _refuse_not_finite_on_device(dy, dlast)
         made = _gradients(dy, dlast, weights, wants_dx)
         _isobit.gru_device_backward(_contiguous(x), _contiguous(h0), _swapped(weights), directions,
                                     _lengths_on_device(lengths, x), _contiguous(zoneout), _contiguous(y),
@@ -246,7 +257,8 @@ def _float_backward_on_device(dy: Any, dlast: Any, x: Any, h0: Any, weights: Seq
 
 # ---- Integers
 # learned: of all grids that can be learned log2 of the step, [K], which the forward takes; or the range, [K, 2], which it
-# does not; or None. learn: whether what their gradients need is kept.
+# does not; or None. learn: whether what their gradients need is kept. Backward reads `lengths`, `zoneout` and `key` on
+# a device only: on the CPU `saved` has all.
 
 def _saved_size(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int,
                 learn: bool) -> Any:
@@ -277,17 +289,23 @@ def _qat_forward(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout:
 
 def _qat_results(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, learned: Any, key: int,
                  directions: int, learn: bool, keep: bool, check: bool) -> tuple[Any, Any, Any, Any]:
-    size = _saved_size(x, h0, weights, lengths, zoneout, directions, learn) if keep else 0
+    if not keep:
+        size = 0
+    elif x.device.type == "cuda":
+        size = _saved_size_on_device(key, x)
+    else:
+        size = _saved_size(x, h0, weights, lengths, zoneout, directions, learn)
     grids = x.new_empty((learned.shape[0], 6) if learn else (0,), dtype=torch.float64)
     return *_results(x, weights, directions), x.new_empty((size,), dtype=torch.uint8), grids
 
 
-def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: Any, of_steps: bool, directions: int,
-                  wants_dx: bool, check: bool) -> list[Any]:
+def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, saved: Any, grids: Any,
+                  key: int, of_steps: bool, directions: int, wants_dx: bool, check: bool) -> list[Any]:
     if check:
         _refuse_not_finite(dy, "y")
         _refuse_not_finite(dlast, "h_n")
-    made = _qat_gradients_of(dy, dlast, weights, saved, grids, of_steps, directions, wants_dx, check)
+    made = _qat_gradients_of(dy, dlast, weights, lengths, zoneout, saved, grids, key, of_steps, directions, wants_dx,
+                             check)
     _isobit.gru_qat_backward(_contiguous(saved), _contiguous(dy), _contiguous(dlast), made[1] if wants_dx else None,
                              made[2], made[3:], None if grids is None else grids.tolist(),
                              None if grids is None else made[0], directions, _pool())
@@ -295,10 +313,60 @@ def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids
     return made
 
 
-def _qat_gradients_of(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, grids: Any, of_steps: bool,
-                      directions: int, wants_dx: bool, check: bool) -> list[Any]:
+def _qat_gradients_of(dy: Any, dlast: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, saved: Any, grids: Any,
+                      key: int, of_steps: bool, directions: int, wants_dx: bool, check: bool) -> list[Any]:
     shape = (0,) if grids is None else (grids.shape[0],) if of_steps else (grids.shape[0], 2)
     return [dy.new_empty(shape), *_gradients(dy, dlast, weights, wants_dx)]
+
+
+# ---- Integers on a CUDA device. What only the numbers tell, a NaN of x or weights without a grid, backward says.
+
+def refuse_learned(name: str, place: Any) -> None:
+    raise NotSupportedError(f"{name} is on {place}, must be on the CPU: learned grids train on the CPU; call "
+                            "quantize() without learn, or move the module")
+
+
+def _saved_size_on_device(key: int, x: Any) -> int:
+    """Where shapes are symbols, it depends on their numbers."""
+    size: int = _isobit.gru_qat_device_saved_bytes(found(key), x.device.index, int(x.shape[0]), int(x.shape[1]))
+    return size
+
+
+def _aligned(saved: Any) -> Any:
+    """A hook on saved tensors may have put it anywhere."""
+    saved = _contiguous(saved)
+    return saved if saved.data_ptr() % 256 == 0 else saved.clone()
+
+
+def _qat_forward_on_device(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, learned: Any, key: int,
+                           directions: int, learn: bool, keep: bool, check: bool) -> tuple[Any, Any, Any, Any]:
+    if learned is not None:
+        refuse_learned("x", x.device)
+    with _on_its_device(x):
+        counts = _lengths_on_device(lengths, x)
+        y, last, saved, grids = _qat_results(x, h0, weights, lengths, zoneout, None, key, directions, False, True,
+                                             check)
+        _isobit.gru_qat_device_forward(found(key), _contiguous(x), _contiguous(h0), _swapped(weights), counts,
+                                       _contiguous(zoneout), y, last, saved)
+        return y, last, saved if keep else saved.new_empty((0,)), grids
+
+
+def _qat_backward_on_device(dy: Any, dlast: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, saved: Any,
+                            grids: Any, key: int, of_steps: bool, directions: int, wants_dx: bool,
+                            check: bool) -> list[Any]:
+    with _on_its_device(dy, "dy"):
+        core, kept, looks = found(key), _aligned(saved), _may_look(check)
+        if looks:  # clamps are counted in a part of `saved` that nothing else reads
+            _warn_of_clipping(_isobit.gru_qat_device_check(core, dy.shape[0], dy.shape[1], kept), directions)
+            _refuse_not_finite_on_device(dy, dlast)
+        made = _qat_gradients_of(dy, dlast, weights, lengths, zoneout, saved, None, key, of_steps, directions, wants_dx,
+                                 check)
+        _isobit.gru_qat_device_backward(core, _contiguous(dy), _contiguous(dlast), _lengths_on_device(lengths, dy),
+                                        _contiguous(zoneout), kept, made[1] if wants_dx else None, made[2], made[3:])
+        made[3:] = _swapped(made[3:])
+        if looks:
+            _warn_of_explosion((dy, dlast), made[3:])
+        return made
 
 
 def _hand_over(h: Any, from_weights: Sequence[Any], to_weights: Sequence[Any], from_learned: Any, to_learned: Any,
@@ -368,8 +436,10 @@ qat_forward = _operator(
     "(Tensor, Tensor, Tensor, Tensor)", _qat_forward, _qat_results)
 qat_backward = _operator(
     "gru_qat_backward",
-    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, Tensor? grids, bool of_steps, int directions, "
-    "bool wants_dx, bool check) -> Tensor[]", _qat_backward, _qat_gradients_of)
+    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor? lengths, Tensor? zoneout, Tensor saved, Tensor? grids, "
+    "int key, bool of_steps, int directions, bool wants_dx, bool check) -> Tensor[]", _qat_backward, _qat_gradients_of)
+qat_forward.register_kernel("cuda")(_qat_forward_on_device)
+qat_backward.register_kernel("cuda")(_qat_backward_on_device)
 hand_over = _operator(
     "gru_hand_over",
     "(Tensor h, Tensor[] from_weights, Tensor[] to_weights, Tensor? from_learned, Tensor? to_learned, int from_key, "
@@ -409,22 +479,26 @@ def _float_gradients(ctx: Any, dy: Any, dlast: Any, _: Any) -> tuple[Any, ...]:
 
 
 def _qat_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    x, h0, weights, _, _, learned, _, directions, learn, keep, check = inputs
+    x, h0, weights, lengths, zoneout, learned, key, directions, learn, keep, check = inputs
     if not keep:
         raise FailedPreconditionError("gru_qat_forward: keep is False, must be True where gradients are wanted")
     _keep(ctx, x, h0, weights, directions, check)
     _, _, saved, grids = output
-    ctx.learn, ctx.of_steps = learn, learn and learned.dim() == 1
+    ctx.learn, ctx.of_steps, ctx.key = learn, learn and learned.dim() == 1, key
     ctx.mark_non_differentiable(saved, grids)
-    ctx.save_for_backward(saved, grids, *weights)
+    if x.device.type == "cuda":
+        ctx.owner = _registered.get(int(key))  # backward needs its grids, also where the module has got others
+    else:
+        lengths = zoneout = None
+    ctx.save_for_backward(lengths, zoneout, saved, grids, *weights)
 
 
 def _qat_gradients(ctx: Any, dy: Any, dlast: Any, *_: Any) -> tuple[Any, ...]:
-    saved, grids, *weights = ctx.saved_tensors
+    lengths, zoneout, saved, grids, *weights = ctx.saved_tensors
     like = weights[0]
     dlearned, dx, dh0, *dweights = qat_backward(
-        _given(dy, ctx.y_shape, like), _given(dlast, ctx.last_shape, like), weights, saved, grids if ctx.learn else None,
-        ctx.of_steps, ctx.directions, ctx.needs_input_grad[0], ctx.check)
+        _given(dy, ctx.y_shape, like), _given(dlast, ctx.last_shape, like), weights, lengths, zoneout, saved,
+        grids if ctx.learn else None, ctx.key, ctx.of_steps, ctx.directions, ctx.needs_input_grad[0], ctx.check)
     return (dx if ctx.needs_input_grad[0] else None, dh0 if ctx.has_first else None, dweights, None, None,
             dlearned if ctx.learn else None, *[None] * 5)
 

@@ -11,8 +11,8 @@
     ...
     model.gru.freeze().save("gru.safetensors")                                 # the integer model that was trained
 
-Tensors are in float32, on the CPU or, for the integer models of GRUs and training in floats, on a CUDA device.
-Quantisation-aware training is on the CPU.
+Tensors are in float32, on the CPU or, for the integer models of GRUs and their training, on a CUDA device. Grids are
+learned on the CPU.
 """
 from __future__ import annotations
 
@@ -122,13 +122,16 @@ class QuantGRU(torch.nn.RNNBase):
     zoneout: masks of bool or uint8 in the shape of y, one a layer, where 0 keeps the state of the step before; None of
     a layer: no mask.
 
-    It trains on the CPU, on torch.get_num_threads() threads, and in "float" on a CUDA device, too, where the module and
-    all tensors must be; `lengths` may stay on the CPU. `dropout` between layers and tensors on other devices are
-    refused by name when it trains, gradients of gradients when they are asked for. Backward refuses a gradient that is
-    not finite, before it writes any; with `check_finite` set to False it computes on, for a GradScaler. On a CUDA
-    device this check waits for the gradient, nothing else does; while a CUDA graph is captured it is left out. A
-    QuantizationWarning says where more than a tenth of a tensor's numbers clip, and where the gradient of a weight is
-    more than 10,000 times as long as that of the results.
+    It trains on the CPU, on torch.get_num_threads() threads, and on a CUDA device, where the module and all tensors
+    must be; `lengths` may stay on the CPU. Learned grids train on the CPU only. `dropout` between layers and tensors on
+    other devices are refused by name when it trains, gradients of gradients when they are asked for. Backward refuses a
+    gradient that is not finite, before it writes any; with `check_finite` set to False it computes on, for a
+    GradScaler. A QuantizationWarning says where more than a tenth of a tensor's numbers clip, and where the gradient of
+    a weight is more than 10,000 times as long as that of the results.
+
+    On a CUDA device that check waits for the gradient, nothing else does; while a CUDA graph is captured it is left
+    out. In "quantized" it also raises what the forward could not wait to say, a NaN of the input or weights that have
+    no grid, and gives the warnings.
 
     It is no subclass of torch.nn.GRU, in which torch.compile does not look.
 
@@ -193,8 +196,8 @@ class QuantGRU(torch.nn.RNNBase):
         "ranges"  the parameter `ranges` [K, 2] has the ends of each grid, whose gradients are those of the numbers that
                   clip there. update_grids() takes them, at the end of an epoch, say.
 
-        K grids are learned, by the names in grid_names(); give grid_parameters() to an optimiser, at a rate of 0.01 or
-        so, before a DistributedDataParallel is made. The other arguments: as in Calibrator.finish(). Raises
+        K grids are learned, on the CPU, by the names in grid_names(); give grid_parameters() to an optimiser, at a rate
+        of 0.01 or so, before a DistributedDataParallel is made. The other arguments: as in Calibrator.finish(). Raises
         FailedPreconditionError before anything was observed, and OverflowError, which names the tensor that does not
         fit.
         """
@@ -235,8 +238,8 @@ class QuantGRU(torch.nn.RNNBase):
         call changes nothing; quantize() takes rows of the weights of each call again.
         """
         if self._grids is None:
-            raise isobit.FailedPreconditionError(f"hold_weight_grids() in phase {self.phase!r}, must be in 'quantized': "
-                                                 "call quantize() first, where rows have grids")
+            raise isobit.FailedPreconditionError(f"hold_weight_grids() in phase {self.phase!r}, must be in "
+                                                 "'quantized': call quantize() first")
         self._grids = _training.Registered(self._grids.core.with_rows_kept(self._on_host(), self._steps()))
 
     def freeze(self, **options: Any) -> isobit.Gru:
@@ -376,12 +379,10 @@ class QuantGRU(torch.nn.RNNBase):
         for name, tensor in (("input", x), ("hx", hx), ("weight_ih_l0", self.weight_ih_l0)):
             if tensor is None:
                 continue
-            if self._grids is not None and tensor.device.type != "cpu":
-                raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU: a QuantGRU that is "
-                                               "quantized trains there; in \"float\", and once frozen, it runs on CUDA "
-                                               "devices, too")
             if tensor.device.type not in ("cpu", "cuda"):
                 raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU or a CUDA device")
+            if tensor.device.type != "cpu" and self._learned() is not None:
+                _training.refuse_learned(name, tensor.device)
             if tensor.device != x.device:
                 raise TypeError(f"{name} is on {tensor.device}, must be on {x.device}, as input")
             if tensor.dtype != torch.float32:
@@ -474,6 +475,9 @@ def hand_over(h: torch.Tensor, from_gru: QuantGRU, to_gru: QuantGRU) -> torch.Te
     if len(keys) == 1:
         raise isobit.FailedPreconditionError(f"from_gru is in phase {from_gru.phase!r}, to_gru in {to_gru.phase!r}; "
                                              "both must be in floats, or neither")
+    if h.device.type != "cpu":
+        raise isobit.NotSupportedError(f"h is on {h.device}, must be on the CPU: states of integer GRUs are handed "
+                                       "over there; pass h.cpu(), and move the result")
     handed: torch.Tensor = _training.hand_over(h[:, None] if h.dim() == 2 else h, *weights, *learned, *keys)[0]
     return handed[:, 0] if h.dim() == 2 else handed
 
