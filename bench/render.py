@@ -26,7 +26,7 @@ import linear_report
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/training.md",
              "docs/tables.md", "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md",
-             "examples/spoken_digits/README.md")
+             "examples/g2p/README.md", "examples/spoken_digits/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU, TRAINING_GPU = "xeon-emerald-rapids", "epyc", "h100", "h200"  # folders of bench/results
 MOST_ROWS = 12
@@ -476,6 +476,34 @@ def spoken_digits(results):
     return "\n".join(lines) + "\n\n" + textwrap.fill(source, WIDTH, break_on_hyphens=False) + "\n"
 
 
+def g2p_finetune(results):
+    """examples/g2p/finetune.py: words that are right in floats, calibrated and trained for integers."""
+    (document,) = load(results, "g2p_finetune", "g2p_finetune.json")
+    heads = ("model", "float", "min/max", "best calibration", "trained, mean", "least", "most", "seeds", "bytes")
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for row in document["table"]:
+        calibrated = ["%.2f" % row[key] if key in row else "–" for key in ("minmax", "calibrated")]
+        trained = ["%.2f" % row["trained"][key] for key in ("mean", "least", "most")]
+        lines.append("| " + " | ".join(["`%s`" % row["model"], "%.2f" % document["float"]["test"], *calibrated, *trained,
+                                        str(row["seeds"]), str(row.get("bytes", document["float_bytes"]))]) + " |")
+    chosen = ["`%s`: `%s`, %s" % (row["model"], row["calibration"]["method"],
+                                  {"pow2": "powers of two", "real": "real scales"}[row["calibration"]["scale"]])
+              for row in document["table"] if "calibration" in row]
+    times = ["`%s`: %d to %d, of the processor %d to %d" % (
+        row["model"], *(row[key][end] for key in ("seconds", "cpu_seconds") for end in ("least", "most")))
+             for row in document["table"]]
+    different = [run["different_bytes"] for model in document["models"].values() for run in model["runs"]
+                 if "different_bytes" in run]
+    options, words = document["options"], document["words"]
+    source = ("%d words of the test; %d epochs of %d other words. Best calibration, of those that were tried: %s. "
+              "Seconds of a training, threads: %d: %s. %d pairs of integer GRUs were saved and loaded again: on the words "
+              "of the test their states differ from those of the training forward in %d bytes. (%s, commit %s, torch "
+              "%s.)" % (words["test"], options["epochs"], words["training"], "; ".join(chosen), options["threads"],
+                        "; ".join(times), len(different), sum(different), document["machine"]["cpu"],
+                        document["commit"], document["versions"]["torch"]))
+    return "\n".join(lines) + "\n\n" + textwrap.fill(source, WIDTH, break_on_hyphens=False) + "\n"
+
+
 def conv_networks(results):
     """examples/tiny_networks: layers and classes, or words, of isobit beside those of LiteRT."""
     (document,) = load(results, "real_models", "tiny_networks.json")
@@ -639,7 +667,7 @@ SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_cal
             "linear-gpu-targets": linear_gpu_targets,
             **{"linear-gpu-%dx%d" % shape: linear_gpu_of(*shape) for shape in linear_cuda_report.LARGE},
             "product-gpu": product_gpu, "table-gpu": table_gpu, "python-call": python_call, "denoiser": denoiser,
-            "spoken-digits": spoken_digits,
+            "spoken-digits": spoken_digits, "g2p-finetune": g2p_finetune,
             "limits-equal": limits_equal, "limits-promote": limits_promote, "limits-few-rows": limits_few_rows,
             "limits-twin": limits_twin, "slower": slower, "headline": headline}
 
