@@ -186,9 +186,16 @@ def training_cpu_cases(results):
 
 
 def training_cpu(results):
-    """Forward and backward of a GRU in floats on a CPU."""
-    cases, source = training_cpu_cases(results)
-    return table(("T", "N", "C", "H"), cases, source)
+    """Forward and backward of a GRU on a CPU, in floats and of integers."""
+    (document,) = load(results, CPU, "training.json")
+    lines = ["| T | N | C | H | floats, µs | integers, µs | PyTorch float32, µs | limit, µs | "
+             "times as fast: floats | integers |", "|" + "---|" * 10]
+    for case in document["cases"]:
+        ours, rival = [case["us"], case["integers_us"]], case["torch_us"]
+        limit = 1e6 * case["operations"] / case["peak_operations_per_second"]
+        lines.append("| " + " | ".join([*(str(case[key]) for key in ("T", "N", "C", "H")),
+                                        *map(figure, [*ours, rival, limit]), *(times(rival / of) for of in ours)]) + " |")
+    return "\n".join(lines) + "\n\n" + cpu_source(document) + "\n"
 
 
 def training_gpu_cases(results):
@@ -198,14 +205,15 @@ def training_gpu_cases(results):
 
 
 def training_gpu(results):
-    """Forward and backward of a GRU in floats on a GPU, beside cuDNN's types."""
+    """Forward and backward of a GRU on a GPU, in floats and of integers, beside cuDNN's types."""
     _, document = training_gpu_cases(results)
-    lines = ["| T | N | C | H | isobit, µs | cuDNN float32, µs | with TF32, µs | float16, µs | times as fast as float32 |",
-             "|" + "---|" * 9]
+    lines = ["| T | N | C | H | floats, µs | integers, µs | cuDNN float32, µs | with TF32, µs | float16, µs | "
+             "times as fast as float32: floats | integers |", "|" + "---|" * 11]
     for case in document["cases"]:
-        rivals = [case["cudnn_%s_us" % kind] for kind in ("float32", "tf32", "float16")]
-        lines.append("| " + " | ".join([*(str(case[key]) for key in ("T", "N", "C", "H")), figure(case["us"]),
-                                        *map(figure, rivals), times(rivals[0] / case["us"])]) + " |")
+        ours, rivals = [case["us"], case["integers_us"]], [case["cudnn_%s_us" % kind]
+                                                           for kind in ("float32", "tf32", "float16")]
+        lines.append("| " + " | ".join([*(str(case[key]) for key in ("T", "N", "C", "H")), *map(figure, ours + rivals),
+                                        *(times(rivals[0] / of) for of in ours)]) + " |")
     return "\n".join(lines) + "\n\n" + gpu_source(document).replace(GPU, TRAINING_GPU, 1) + (
         " gru-qat: %s.\n" % document["gru_qat"])
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times the forward and backward of a GRU of isobit and of cuDNN on a CUDA device in one run; scripts/bench.sh --cuda
-training starts it.
+"""Times the forward and backward of a GRU of isobit, in float32 and of integers of 8 bits (quantisation-aware), and of
+cuDNN on a CUDA device in one run; scripts/bench.sh --cuda training starts it.
 
-cuDNN is what torch.nn.GRU runs, in float32 without and with TF32, and in float16. Both are captured in CUDA graphs and
-give the gradients of x, weights and biases. Shape by shape, rounds time all one after the other; the figures are medians
+cuDNN is what torch.nn.GRU runs, in float32 without and with TF32, and in float16. All are captured in CUDA graphs and
+give the gradients of x, weights and biases; a step of integers quantises the weights first. Shape by shape, rounds time all one after the other; the figures are medians
 over the rounds. Before that, isobit's float32 gradients are not compared here: that is a test's work. Prints Markdown.
 """
 import argparse
@@ -21,6 +21,7 @@ except ImportError:
     torch = None
 
 KEYS = ("T", "N", "C", "H")
+BITS = "8"  # with scales that are powers of two
 RIVALS = {"float32": ("float32", False), "tf32": ("float32", True), "float16": ("float16", False)}
 
 
@@ -74,18 +75,23 @@ def gru_qat():
 
 
 def measure(args, shape):
-    ours = LineProgram(args.program, steps=shape["T"], batch=shape["N"], inputs=shape["C"], hidden=shape["H"],
-                       repeats=args.repeats)
+    options = {"steps": shape["T"], "batch": shape["N"], "inputs": shape["C"], "hidden": shape["H"],
+               "repeats": args.repeats}
+    ours, integers = LineProgram(args.program, **options), LineProgram(args.program, **options, bits=BITS)
     rivals = {name: CuDNN(shape, *way) for name, way in RIVALS.items()} if torch else {}
     ours.measure()
-    samples, times = [], {name: [] for name in rivals}
+    integers.measure()
+    samples, of_integers, times = [], [], {name: [] for name in rivals}
     for _ in range(args.rounds):
         samples.append(ours.measure())
+        of_integers.append(integers.measure())
         for name, rival in rivals.items():
             times[name].append(rival.measure(args.repeats))
     ours.end()
-    return {**shape, "kernel": samples[0]["kernel"],
-            **{key: statistics.median(sample[key] for sample in samples) for key in ("us", "forward_us")},
+    integers.end()
+    return {**shape, "kernel": samples[0]["kernel"], "integers_kernel": of_integers[0]["kernel"],
+            **{start + key: statistics.median(sample[key] for sample in of)
+               for start, of in (("", samples), ("integers_", of_integers)) for key in ("us", "forward_us")},
             **{f"cudnn_{name}_us": statistics.median(values) for name, values in times.items()}}
 
 
@@ -101,17 +107,19 @@ def main():
     document = {"benchmark": "training_cuda", "machine": report.machine(),
                 "device": torch.cuda.get_device_name() if torch else "unknown", "commit": report.commit(),
                 "versions": {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version())} if torch else {},
-                "gru_qat": gru_qat(), "cases": []}
-    print("| T | N | C | H | isobit, µs | of it forward | " +
-          " | ".join(f"cuDNN {name}, µs" for name in RIVALS) + " | isobit / cuDNN float32 |\n|" + "---|" * 10)
+                "gru_qat": gru_qat(), "bits": BITS, "cases": []}
+    print("| T | N | C | H | isobit, µs | of it forward | of integers, µs | of it forward | " +
+          " | ".join(f"cuDNN {name}, µs" for name in RIVALS) + " | isobit / cuDNN float32 | of integers |\n|" +
+          "---|" * 13)
     for shape in shapes[-1:] if args.quick else shapes:
         case = measure(args, shape)
         document["cases"].append(case)
         times = [case.get(f"cudnn_{name}_us") for name in RIVALS]
-        print("| %d | %d | %d | %d | %.4g | %.4g | %s | %s |" % (
-            *(shape[key] for key in KEYS), case["us"], case["forward_us"],
-            " | ".join("–" if time is None else "%.4g" % time for time in times),
-            "–" if times[0] is None else "%.2f" % (case["us"] / times[0])), flush=True)
+        ours = [case[key] for key in ("us", "forward_us", "integers_us", "integers_forward_us")]
+        ratios = [None if times[0] is None else case[key] / times[0] for key in ("us", "integers_us")]
+        print("| %d | %d | %d | %d | %s | %s |" % (
+            *(shape[key] for key in KEYS), " | ".join("–" if time is None else "%.4g" % time for time in ours + times),
+            " | ".join("–" if ratio is None else "%.2f" % ratio for ratio in ratios)), flush=True)
     print("\n" + report.source(document) + ("" if torch else "; PyTorch: not importable, cuDNN not timed") +
           f"; gru-qat: {document['gru_qat']}")
     if args.json:

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the float32 forward and backward of a GRU of one layer, on one thread. One JSON object a line: for each line of
-// standard input one measurement, so that rivals can be timed in turn.
+// Times the forward and backward of a GRU of one layer on one thread: in float32, or of integers that the weights
+// become in each step. One JSON object a line: for each line of standard input one measurement, so that rivals can be
+// timed in turn.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +20,8 @@
 #include "bench/ceilings.h"
 #include "bench/median.h"
 #include "bench/random.h"
+#include "isobit/gru.h"
+#include "isobit/gru_qat.h"
 #include "isobit/gru_training.h"
 
 namespace {
@@ -55,35 +61,68 @@ double measure(double min_time, const Run& run) {
   return isobit::bench::median(std::move(seconds));
 }
 
+/// Arrays of a call.
+struct Call {
+  std::span<const isobit::GruTrainingWeights> weights;
+  std::span<const isobit::GruTrainingGradients> gradients;
+  std::span<const float> x, dy;
+  std::span<float> y, dx;
+};
+
+std::function<void()> of_floats(const isobit::GruTrainingSizes& sizes, const Call& call) {
+  const auto gru = required(isobit::GruTraining::create(sizes, "gru"));
+  const auto workspace = std::make_shared<isobit::Workspace>(gru.workspace());
+  return [gru, call, workspace, saved = Floats(static_cast<size_t>(gru.saved_size()))]() mutable {
+    required(gru.forward(call.weights, call.x, call.y, saved, *workspace));
+    required(gru.backward(call.weights, call.x, call.y, saved, call.dy, call.dx, call.gradients, *workspace));
+  };
+}
+
+std::function<void()> of_integers(const isobit::GruTrainingSizes& sizes, const Call& call, const std::string& bits) {
+  isobit::GruQuantization quantization;
+  required(isobit::apply_bits(bits, quantization));
+  const isobit::GruTrainingWeights& w = call.weights[0];
+  const auto copy = [](std::span<const float> values) { return Floats(values.begin(), values.end()); };
+  isobit::GruWeights weights;
+  weights.layers.push_back({sizes.input_size, sizes.hidden_size, copy(w.W), copy(w.R), copy(w.bw), copy(w.br)});
+  auto calibrator = required(isobit::GruCalibrator::create(weights));
+  constexpr int64_t kSteps = 8, kBatch = 8;
+  required(calibrator.observe(call.x.first(static_cast<size_t>(kSteps * kBatch * sizes.input_size)), kSteps, kBatch));
+  return [=, integers = required(calibrator.derive(quantization))]() mutable {
+    integers = required(isobit::with_weights(std::move(integers), weights, quantization));
+    const auto model = required(isobit::GruModel::create(integers));
+    const auto run = required(isobit::GruQatRun::forward(model, call.x, sizes.steps, sizes.batch, call.y));
+    required(run.backward(call.dy, call.dx, call.gradients));
+  };
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
-      "Times the forward and backward of a GRU in floats on one thread; a measurement for each line of input."};
+  CLI::App app{"Times the forward and backward of a GRU on one thread; a measurement for each line of input."};
   isobit::GruTrainingSizes sizes;
   double min_time = 0.2;
+  std::string bits;
   app.add_option("--steps", sizes.steps, "T")->required();
   app.add_option("--batch", sizes.batch, "N")->required();
   app.add_option("--inputs", sizes.input_size, "C")->required();
   app.add_option("--hidden", sizes.hidden_size, "H")->required();
+  app.add_option("--bits", bits, "quantisation-aware, with these widths; default: in floats");
   app.add_option("--min-time", min_time, "seconds of a measurement");
   CLI11_PARSE(app, argc, argv);
 
-  const auto gru = required(isobit::GruTraining::create(sizes, "gru"));
+  required(isobit::GruTraining::create(sizes, "gru"));
   const int64_t rows = sizes.steps * sizes.batch, C = sizes.input_size, H = sizes.hidden_size;
   isobit::bench::Random random(1);
   const Floats W = random_floats(random, 3 * H * C, 0.1f), R = random_floats(random, 3 * H * H, 0.1f);
   const Floats bias = random_floats(random, 3 * H, 0.1f), x = random_floats(random, rows * C, 1.0f);
   const Floats dy = random_floats(random, rows * H, 1.0f);
-  Floats y(dy.size()), dx(x.size()), saved(static_cast<size_t>(gru.saved_size()));
+  Floats y(dy.size()), dx(x.size());
   Floats dW(W.size()), dR(R.size()), dbw(bias.size()), dbr(bias.size());
   const isobit::GruTrainingWeights weights[] = {{W, R, bias, bias}};
   const isobit::GruTrainingGradients gradients[] = {{dW, dR, dbw, dbr}};
-  isobit::Workspace workspace = gru.workspace();
-  const auto run = [&] {
-    required(gru.forward(weights, x, y, saved, workspace));
-    required(gru.backward(weights, x, y, saved, dy, dx, gradients, workspace));
-  };
+  const Call call{weights, gradients, x, dy, y, dx};
+  const std::function<void()> run = bits.empty() ? of_floats(sizes, call) : of_integers(sizes, call, bits);
   const isobit::CpuPath path = required(isobit::default_cpu_path());
   // A product forward, and two backward: gradients of what it reads, and of weights.
   const double operations = 3.0 * 2 * static_cast<double>(rows) * static_cast<double>(3 * H * (C + H));

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times the float32 forward and backward of a GRU of isobit and of PyTorch in one run, one thread each;
-scripts/bench.sh training starts it.
+"""Times the forward and backward of a GRU of isobit, in float32 and of integers of 8 bits (quantisation-aware), and of
+PyTorch, in float32, in one run, one thread each; scripts/bench.sh training starts it.
 
-Shape by shape, rounds time both one after the other, so that noise and clock changes hit both alike; the figures are
-medians over the rounds of medians over the runs of a round. Both give the gradients of x, weights and biases.
+Shape by shape, rounds time all one after the other, so that noise and clock changes hit both alike; the figures are
+medians over the rounds of medians over the runs of a round. All give the gradients of x, weights and biases; a step of integers
+quantises the weights first.
 """
 import argparse
 import os
@@ -24,6 +25,7 @@ except ImportError:
     torch = None
 
 KEYS = ("T", "N", "C", "H")
+BITS = "8"
 
 
 class PyTorch:
@@ -50,18 +52,23 @@ class PyTorch:
 
 
 def measure(args, shape):
-    ours = LineProgram(args.program, steps=shape["T"], batch=shape["N"], inputs=shape["C"], hidden=shape["H"],
-                       min_time=args.min_time)
+    options = {"steps": shape["T"], "batch": shape["N"], "inputs": shape["C"], "hidden": shape["H"],
+               "min_time": args.min_time}
+    ours, integers = LineProgram(args.program, **options), LineProgram(args.program, **options, bits=BITS)
     rival = PyTorch(args, shape) if torch else None
     ours.measure()
-    samples, rivals = [], []
+    integers.measure()
+    samples, of_integers, rivals = [], [], []
     for _ in range(args.rounds):
         samples.append(ours.measure())
+        of_integers.append(integers.measure())
         if rival:
             rivals.append(rival.measure())
     ours.end()
+    integers.end()
     result = {**shape, "path": samples[0]["path"], "operations": samples[0]["operations"],
-              "us": statistics.median(sample["us"] for sample in samples)}
+              "us": statistics.median(sample["us"] for sample in samples),
+              "integers_us": statistics.median(sample["us"] for sample in of_integers)}
     if "peak" in samples[0]:
         result["peak"] = samples[0]["peak"]
         result["peak_operations_per_second"] = statistics.median(
@@ -81,15 +88,15 @@ def main():
     shapes = [dict(zip(KEYS, row)) for row in report.read_shapes(
         os.path.join(os.path.dirname(os.path.abspath(__file__)), "shapes", "training.txt"))]
     document = {"benchmark": "training", "machine": report.machine(), "commit": report.commit(),
-                "versions": {"torch": torch.__version__} if torch else {}, "cases": []}
-    print("| T | N | C | H | isobit, ms | PyTorch, ms | limit, ms | times as fast |\n|" + "---|" * 8)
+                "versions": {"torch": torch.__version__} if torch else {}, "bits": BITS, "cases": []}
+    print("| T | N | C | H | isobit, ms | of integers, ms | PyTorch, ms | limit, ms | times as fast |\n|" + "---|" * 9)
     for shape in shapes[-1:] if args.quick else shapes:
         case = measure(args, shape)
         document["cases"].append(case)
         limit = case["operations"] / case.get("peak_operations_per_second", float("nan"))
         rival = case.get("torch_us")
-        print("| %d | %d | %d | %d | %.3g | %s | %.3g | %s |" % (
-            *(shape[key] for key in KEYS), case["us"] / 1e3, "%.3g" % (rival / 1e3) if rival else "–", limit * 1e3,
+        print("| %d | %d | %d | %d | %.3g | %.3g | %s | %.3g | %s |" % (
+            *(shape[key] for key in KEYS), case["us"] / 1e3, case["integers_us"] / 1e3, "%.3g" % (rival / 1e3) if rival else "–", limit * 1e3,
             "%.2f" % (rival / case["us"]) if rival else "–"), flush=True)
     print("\n" + report.source(document) + ("" if torch else "; PyTorch: not importable, not timed"))
     if args.json:
