@@ -13,8 +13,8 @@ Status run_direction_backward(const DirectionBackward& backward, const TeamPlan*
   ISOBIT_RETURN_IF_ERROR(plan != nullptr ? run_team_backward(*plan, run, stream)
                                          : run_step_backward(run, memory.recurrence, stream));
   if (backward.dx != nullptr)
-    ISOBIT_RETURN_IF_ERROR(product_by_columns({run.gx, gates}, {backward.W, C}, backward.dx, C, run.reverse,
-                                              backward.dx_passes, rows, C, gates, stream));
+    ISOBIT_RETURN_IF_ERROR(
+        product_by_columns({run.gx, gates}, {backward.W, C}, backward.dx, C, run.reverse, rows, C, gates, stream));
   const StepRows inputs{.rows = backward.x, .lengths = run.lengths, .steps = run.steps, .batch = run.batch};
   const StepRows before{.rows = {run.y, run.y_row},
                         .shift = run.reverse ? 1 : -1,
@@ -22,9 +22,11 @@ Status run_direction_backward(const DirectionBackward& backward, const TeamPlan*
                         .lengths = run.lengths,
                         .steps = run.steps,
                         .batch = run.batch};
+  StoppedGradients stopped;
+  if (backward.dx != nullptr && backward.dx_passes != nullptr) stopped = {backward.dx, backward.dx_passes, rows, C};
   return weight_gradients({{{run.gx, gates}, inputs, to.W.data(), to.bw.data(), C},
                            {{run.gh, gates}, before, to.R.data(), to.br.data(), H}},
-                          rows, gates, memory.gradients, stream);
+                          rows, gates, memory.gradients, stopped, stream);
 }
 
 }  // namespace isobit::cuda

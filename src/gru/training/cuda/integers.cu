@@ -190,10 +190,18 @@ __global__ void __launch_bounds__(kThreads)
                                                          : highest_code(linear.biases);
   const auto low = static_cast<float>(lowest_code(linear.weights)),
              high = static_cast<float>(highest_code(linear.weights));
-  const auto magnitude = [&](float inverse) {
+  float* const codes = a.to[place.which].codes + place.row * linear.columns;
+  float* const numbers = a.to[place.which].numbers + place.row * linear.columns;
+  /// Writes the row on its scale; the sum of magnitudes.
+  const auto quantize_row = [&] {
+    const float step = step_of(scale), inverse = inverse_of(scale);
     int64_t sum = 0;
-    for (int64_t k = lane; k < linear.columns; k += 32)
-      sum += static_cast<int64_t>(fabsf(code_of(weights[k], inverse, low, high)));
+    for (int64_t k = lane; k < linear.columns; k += 32) {
+      const float code = code_of(weights[k], inverse, low, high);
+      codes[k] = code;
+      numbers[k] = __fmul_rn(code, step);
+      sum += static_cast<int64_t>(fabsf(code));
+    }
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
     return sum;
@@ -202,19 +210,11 @@ __global__ void __launch_bounds__(kThreads)
     return LinearRow{linear.activation, of_bias, linear.result, bias_operand,
                      bound_multiply(of_codes, linear.largest_activation)};
   };
-  LinearRow row = row_of(magnitude(inverse_of(scale)));
+  LinearRow row = row_of(quantize_row());
   RowRescales rescales = rescales_of(row, scale, bias_operand);
   if (!rescales.fits && !kept && rescales_of(row, scale, 0).fits && make_coarser(row, scale)) {
-    row = row_of(magnitude(inverse_of(scale)));
+    row = row_of(quantize_row());
     rescales = rescales_of(row, scale, bias_operand);
-  }
-  const float step = step_of(scale), inverse = inverse_of(scale);
-  float* const codes = a.to[place.which].codes + place.row * linear.columns;
-  float* const numbers = a.to[place.which].numbers + place.row * linear.columns;
-  for (int64_t k = lane; k < linear.columns; k += 32) {
-    const float code = code_of(weights[k], inverse, low, high);
-    codes[k] = code;
-    numbers[k] = __fmul_rn(code, step);
   }
   if (lane != 0) return;
   const RescaleParameters to_acc = rescales.bias_to_acc.ratio, to_result = rescales.acc_to_result.ratio;
@@ -232,11 +232,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Clamps
 
-__global__ void __launch_bounds__(kThreads)
-    training_stop(float* gradients, const uint8_t* passes, int64_t rows, int64_t columns) {
-  for_each_index(rows * columns, 0, [&](int64_t i) {
-    if (passes[i / columns * pass_row(columns) + i % columns] == kInputClipped) gradients[i] = 0.0f;
-  });
+__global__ void __launch_bounds__(kThreads) training_stop(StoppedGradients s) {
+  stop_some(s, static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, static_cast<int64_t>(gridDim.x) * kThreads);
 }
 
 /// By whole warps.
@@ -350,12 +347,12 @@ struct SumsOut {
   [[nodiscard]] __device__ __forceinline__ Column column(int64_t column) const { return {column}; }
 };
 
-template <typename Out>
+template <bool kLong, typename Out>
 Status run_product_of_codes(FloatRows a, FloatRows b, const Out& out, int64_t M, int64_t N, int64_t K, bool wide,
                             cudaStream_t stream) {
   const TermsOfRows of_a{operand_of(a), M, K}, of_b{operand_of(b), N, K};
-  if (wide) return run_product(ProductArgs<TermsOfRows, double, Out>{of_a, of_b, out, 0, N, K}, M, stream);
-  return run_product(ProductArgs<TermsOfRows, float, Out>{of_a, of_b, out, 0, N, K}, M, stream);
+  if (wide) return run_product(ProductArgs<TermsOfRows, double, Out, kLong>{of_a, of_b, out, 0, N, K}, M, stream);
+  return run_product(ProductArgs<TermsOfRows, float, Out, kLong>{of_a, of_b, out, 0, N, K}, M, stream);
 }
 
 }  // namespace
@@ -384,10 +381,10 @@ Status quantize_inputs(const QatInputs& inputs, cudaStream_t stream) {
   return launch_kernel("training_quantize", training_quantize, blocks_for(count), kThreads, 0, stream, inputs);
 }
 
-Status stop_gradients(float* gradients, const uint8_t* passes, int64_t rows, int64_t columns, cudaStream_t stream) {
-  if (rows * columns == 0) return {};
-  return launch_kernel("training_stop", training_stop, blocks_for(rows * columns), kThreads, 0, stream, gradients,
-                       passes, rows, columns);
+Status stop_gradients(const StoppedGradients& stopped, cudaStream_t stream) {
+  const int64_t count = stopped.rows * stopped.columns;
+  if (count == 0) return {};
+  return launch_kernel("training_stop", training_stop, blocks_for(count), kThreads, 0, stream, stopped);
 }
 
 Status count_units(const uint16_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream) {
@@ -404,12 +401,13 @@ Status count_inputs(const uint8_t* passes, int64_t rows, int64_t columns, unsign
 
 Status product_to_gate_inputs(FloatRows x, FloatRows weights, const QatGateInputs& to, int64_t M, int64_t K, bool wide,
                               cudaStream_t stream) {
-  if (to.in_lanes) return run_product_of_codes(x, weights, GateInputsLanesOut(to), M, 3 * to.hidden, K, wide, stream);
-  return run_product_of_codes(x, weights, GateInputsOut{to}, M, 3 * to.hidden, K, wide, stream);
+  if (to.in_lanes)
+    return run_product_of_codes<true>(x, weights, GateInputsLanesOut(to), M, 3 * to.hidden, K, wide, stream);
+  return run_product_of_codes<true>(x, weights, GateInputsOut{to}, M, 3 * to.hidden, K, wide, stream);
 }
 Status product_of_codes(FloatRows a, FloatRows b, double* out, int64_t M, int64_t N, int64_t K, bool wide,
                         cudaStream_t stream) {
-  return run_product_of_codes(a, b, SumsOut{out, N}, M, N, K, wide, stream);
+  return run_product_of_codes<false>(a, b, SumsOut{out, N}, M, N, K, wide, stream);
 }
 
 }  // namespace isobit::cuda

@@ -55,13 +55,8 @@ struct QatWeights {
 };
 /// Bytes of memory that quantize_weights needs for so many rows.
 int64_t weight_scales_bytes(int64_t rows);
-/// What the clamp of a float was given. Past a length there is nothing.
-inline constexpr uint8_t kInputClipped = 0, kInputPassed = 1, kInputNan = 2, kNoInput = 0xff;
 /// The clamps of a unit past a length.
 inline constexpr uint16_t kNoUnit = 0x8000;
-/// Passes of floats lie in rows of whole words.
-ISOBIT_HD constexpr int64_t pass_row(int64_t columns) { return (columns + 3) / 4 * 4; }
-
 /// Floats [rows][columns] on a grid. Rows past a length are not read: their codes and numbers are zeros.
 struct QatInputs {
   const float* values;
@@ -81,8 +76,7 @@ Status quantize_weights(const QatLinear (&linear)[2], const float* const (&weigh
                         const QatWeights (&to)[2], Rounding rounding, void* scales, const QatInputs* inputs,
                         cudaStream_t stream);
 
-/// gradients[row][column] = 0 where a clamp stopped what it is of.
-Status stop_gradients(float* gradients, const uint8_t* passes, int64_t rows, int64_t columns, cudaStream_t stream);
+Status stop_gradients(const StoppedGradients& stopped, cudaStream_t stream);
 
 /// Adds to counts: for each bit of a unit the numbers that did not pass, then all.
 Status count_units(const uint16_t* passes, int64_t count, unsigned long long* counts, cudaStream_t stream);

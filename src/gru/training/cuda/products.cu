@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of weights have few outputs and many terms: several blocks share a tile, and their sums are added in
 // ascending order.
-#include <type_traits>
-
 #include "gru/training/cuda/integers.h"
 #include "gru/training/cuda/products.cuh"
 
@@ -49,26 +47,16 @@ struct BiasOut {
     return {column, bias == nullptr ? 0.0f : bias[column]};
   }
 };
-/// As product_by_columns says. kStops: with passes.
-template <bool kStops>
+/// out[row][column] = sum, and what was in out before where `add` is set.
 struct AddOut {
   float* out;
   int64_t stride;
   bool add;
-  const uint8_t* passes;
-  int64_t pass_row;
   struct Column {
     int64_t column = 0;
     __device__ __forceinline__ void put(const AddOut& to, int64_t row, float sum) const {
       float* const at = to.out + row * to.stride + column;
-      const float all = sum + (to.add ? *at : 0.0f);
-      if constexpr (kStops) {
-        // A word, which the four columns of a thread share.
-        const auto* const words = reinterpret_cast<const uint32_t*>(to.passes + row * to.pass_row);
-        *at = (__ldg(words + column / 4) >> column % 4 * 8 & 0xff) != kInputClipped ? all : 0.0f;
-      } else {
-        *at = all;
-      }
+      *at = sum + (to.add ? *at : 0.0f);
     }
   };
   [[nodiscard]] __device__ __forceinline__ Column column(int64_t column) const { return {column}; }
@@ -123,10 +111,17 @@ struct PartsArgs {
   int32_t count;
   int64_t ends[4];
   float* out[4];
+  int32_t blocks;  // of parts; those behind them stop gradients
+  StoppedGradients stopped;
 };
 
 __global__ void __launch_bounds__(256) training_add_parts(PartsArgs p) {
   wait_for_grid_before();
+  if (static_cast<int32_t>(blockIdx.x) >= p.blocks) {
+    const int64_t block = blockIdx.x - p.blocks, blocks = gridDim.x - p.blocks;
+    stop_some(p.stopped, block * blockDim.x + threadIdx.x, blocks * blockDim.x);
+    return;
+  }
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= p.ends[3]) return;
   float sum = 0.0f;
@@ -178,15 +173,12 @@ Status product_by_rows(FloatRows a, FloatRows b, const float* bias, float* out, 
       M, stream);
 }
 
-Status product_by_columns(FloatRows a, FloatRows b, float* out, int64_t out_stride, bool add, const uint8_t* passes,
-                          int64_t M, int64_t N, int64_t K, cudaStream_t stream) {
-  const auto run = [&](const auto& to) {
-    using Out = std::decay_t<decltype(to)>;
-    return run_product(ProductArgs<RowsOfTerms, float, Out>{{operand_of(a), M, K}, {operand_of(b), N, K}, to, 0, N, K},
-                       M, stream);
-  };
-  if (passes == nullptr) return run(AddOut<false>{out, out_stride, add, nullptr, 0});
-  return run(AddOut<true>{out, out_stride, add, passes, pass_row(N)});
+Status product_by_columns(FloatRows a, FloatRows b, float* out, int64_t out_stride, bool add, int64_t M, int64_t N,
+                          int64_t K, cudaStream_t stream) {
+  return run_product(
+      ProductArgs<RowsOfTerms, float, AddOut>{
+          {operand_of(a), M, K}, {operand_of(b), N, K}, {out, out_stride, add}, 0, N, K},
+      M, stream);
 }
 
 int64_t weight_gradients_bytes(int64_t rows, int64_t gates, int64_t inputs, int64_t hidden) {
@@ -195,10 +187,10 @@ int64_t weight_gradients_bytes(int64_t rows, int64_t gates, int64_t inputs, int6
 }
 
 Status weight_gradients(const WeightGradient (&of)[2], int64_t rows, int64_t gates, float* workspace,
-                        cudaStream_t stream) {
+                        const StoppedGradients& stopped, cudaStream_t stream) {
   const GradientPlan plan = plan_gradients(rows, gates, of[0].columns, of[1].columns);
   GradientArgs g{};
-  PartsArgs parts{workspace, plan.part, static_cast<int32_t>(plan.splits), {}, {}};
+  PartsArgs parts{workspace, plan.part, static_cast<int32_t>(plan.splits), {}, {}, 0, stopped};
   const int64_t sizes[4] = {gates * of[0].columns, gates * of[1].columns, gates, gates};
   int64_t at = 0;
   for (int i = 0; i < 4; ++i) {
@@ -223,8 +215,11 @@ Status weight_gradients(const WeightGradient (&of)[2], int64_t rows, int64_t gat
   ISOBIT_RETURN_IF_ERROR(
       launch_early("kernel training_gradients", training_gradients, blocks, LargeTile::kThreads, stream, g));
   constexpr int kThreads = 256;
+  constexpr int64_t kMostStopping = 1024;
+  parts.blocks = static_cast<int32_t>(tile_pieces(at, kThreads));
+  const int64_t stopping = std::min(tile_pieces(stopped.rows * stopped.columns, kThreads), kMostStopping);
   return launch_early("kernel training_add_parts", training_add_parts,
-                      dim3(static_cast<unsigned>(tile_pieces(at, kThreads))), kThreads, stream, parts);
+                      dim3(static_cast<unsigned>(parts.blocks + stopping)), kThreads, stream, parts);
 }
 
 }  // namespace isobit::cuda

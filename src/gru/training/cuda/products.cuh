@@ -167,12 +167,19 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, int64_t first_r
   }
 }
 
+/// The gradients from `first` on, `stride` apart.
+__device__ __forceinline__ void stop_some(const StoppedGradients& s, int64_t first, int64_t stride) {
+  for (int64_t i = first; i < s.rows * s.columns; i += stride)
+    if (s.passes[i / s.columns * pass_row(s.columns) + i % s.columns] == kInputClipped) s.gradients[i] = 0.0f;
+}
+
 inline int64_t tile_pieces(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
 
 /// out.column(column) gives what takes the sums of a column: put(out, row, sum). Real: float or double, in which they
-/// are added.
-template <typename B, typename Real, typename Out>
+/// are added. kLong: put() is many instructions.
+template <typename B, typename Real, typename Out, bool kLong = false>
 struct ProductArgs {
+  static constexpr bool kIsLong = kLong;
   using Sum = Real;
   using Column = typename Out::Column;
   TermsOfRows a;
@@ -192,13 +199,29 @@ __global__ void __launch_bounds__(TileShape::kThreads, 2) training_product(const
 #pragma unroll
   for (int j = 0; j < TileShape::kWide; ++j)
     if (first_column + sums.column(j) < p.N) columns[j] = p.out.column(first_column + sums.column(j));
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  const auto put = [&](int i, const auto& sum) {
     const int64_t row = first_row + sums.row(i);
-    if (row >= p.a.rows) break;
+    if (row >= p.a.rows) return;
 #pragma unroll
     for (int j = 0; j < TileShape::kWide; ++j)
-      if (first_column + sums.column(j) < p.N) columns[j].put(p.out, p.first_row + row, sums.values[i][j]);
+      if (first_column + sums.column(j) < p.N) columns[j].put(p.out, p.first_row + row, sum[j]);
+  };
+  if constexpr (Args::kIsLong) {
+    // A loop: what runs once waits for its instructions.
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {
+      typename Args::Sum chosen[TileShape::kWide];
+#pragma unroll
+      for (int j = 0; j < TileShape::kWide; ++j) {
+        chosen[j] = sums.values[0][j];
+#pragma unroll
+        for (int of = 1; of < 8; ++of) chosen[j] = i == of ? sums.values[of][j] : chosen[j];
+      }
+      put(i, chosen);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) put(i, sums.values[i]);
   }
 }
 

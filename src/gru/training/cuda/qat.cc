@@ -550,8 +550,8 @@ Status DeviceGruQat::backward(int64_t steps, int64_t batch, std::span<const std:
                                                     data.backward_team(options), scratch.training, options.stream));
     }
   }
-  return stop_gradients(states.first_gradient.data(), of.first_passes,
-                        std::ssize(states.first_gradient) / s.hidden_size, s.hidden_size, options.stream);
+  return stop_gradients({states.first_gradient.data(), of.first_passes, std::ssize(states.first_gradient) / H, H},
+                        options.stream);
 }
 
 Result<GruQatShares> DeviceGruQat::check(int64_t steps, int64_t batch, std::span<std::byte> saved,

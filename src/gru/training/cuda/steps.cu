@@ -159,7 +159,7 @@ Status run_step_backward(const TrainingBackwardSteps& run, float* workspace, cud
     ISOBIT_RETURN_IF_ERROR(launch_kernel("training_step_backward", training_step_backward, unit_blocks(run), kThreads,
                                          0, stream, run, t, g));
     const FloatRows gh{run.gh + static_cast<int64_t>(t) * run.batch * 3 * H, 3 * H};
-    ISOBIT_RETURN_IF_ERROR(product_by_columns(gh, {run.R, H}, g, H, true, nullptr, run.batch, H, 3 * H, stream));
+    ISOBIT_RETURN_IF_ERROR(product_by_columns(gh, {run.R, H}, g, H, true, run.batch, H, 3 * H, stream));
   }
   return run.first_gradient == nullptr ? Status() : copy_state(run.first_gradient, g, run, stream);
 }
