@@ -13,7 +13,7 @@ Runs examples/g2p/finetune.py: trains the GRUs of g2p_en on for integers with we
 Debian packages that are missing, fetches weights and dictionary from PyPI into build/demo/ (4 MB, checked against
 pinned SHA-256 sums, once), builds the Python package and installs it with PyTorch into build/g2p/venv (several
 gigabytes). Models and results are then in build/g2p/COMMIT: started again at the same commit, the script goes on with
-what is not there yet. Takes some 10 minutes for each of 5 seeds of 2 widths, on one core.
+what is not there yet. Takes some 5 minutes for each of 5 seeds of 2 widths, on one core.
 
   --wheel FILE  the Python package, built already
   --out FOLDER  g2p_finetune.json and g2p_finetune.svg go there. Default: bench/results/g2p_finetune, from which

@@ -32,7 +32,7 @@ import speller
 MODELS = {"w4": "16,weights=4,x=8", "w3": "16,weights=3,x=8", "float": None}  # bits of both GRUs; None: floats
 METHODS = ("minmax", "percentile:99.9", "percentile:99.99", "sqnr")  # of calibration, by which ranges are chosen
 SCALES = ("pow2", "real")
-BATCH, EPOCHS, RATE = 64, 2, 1e-3
+BATCH, EPOCHS, RATE = 64, 1, 3e-4
 STEP_RATE = 1e-2  # of log2 of the steps of grids
 FROZEN = 0.25  # the last share of training, in which grids stay
 MOST_NORM = 1.0  # of the gradient
