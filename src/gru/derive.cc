@@ -92,7 +92,7 @@ Result<RescaleParameters> encode_hand_over(const Grid& from, const Grid& to) {
                   "a state cannot be handed from a model with power-of-two scales to one with real scales, or back");
   const Int128 operand = largest_difference(from);
   const Scale unit = unit_scale(to.kind);
-  const Result<RescaleParameters> ratio = encode_scales(operand, scale_of(from), unit, scale_of(to), unit);
+  Result<RescaleParameters> ratio = encode_scales(operand, scale_of(from), unit, scale_of(to), unit);
   if (!ratio.ok()) return Status(ratio.status().code(), "state hand-over: " + ratio.status().message());
   if (bound_add(bound_rescale(operand, *ratio), largest_code(to)) > static_cast<Int128>(INT64_MAX))
     return Status(StatusCode::kOverflow, "state hand-over: the rescaled state does not fit int64");
