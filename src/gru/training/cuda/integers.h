@@ -55,8 +55,10 @@ struct QatWeights {
 };
 /// Bytes of memory that quantize_weights needs for so many rows.
 int64_t weight_scales_bytes(int64_t rows);
+
 /// The clamps of a unit past a length.
 inline constexpr uint16_t kNoUnit = 0x8000;
+
 /// Floats [rows][columns] on a grid. Rows past a length are not read: their codes and numbers are zeros.
 struct QatInputs {
   const float* values;

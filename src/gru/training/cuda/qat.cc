@@ -241,7 +241,6 @@ struct DeviceGruQat::Data {
   std::string name;
   int device = 0;
   GruTrainingSizes sizes;  // but for steps and batch
-  ScaleKind kind = ScaleKind::kPow2;
   Rounding rounding = Rounding::kNearestEven;
   std::vector<QatDevice> directions;
   std::shared_ptr<const std::byte> memory;
@@ -378,7 +377,6 @@ Result<DeviceGruQat> DeviceGruQat::create(const GruModel& model, const GruQuanti
                  .hidden_size = layers[0].hidden_size,
                  .layers = model.layer_count(),
                  .directions = model.parameters().directions};
-  data->kind = layers[0].grids[kH].kind;
   data->rounding = layers[0].rounding;
   const int64_t directions = data->sizes.directions;
   if (!quantization.layers.empty() && quantization.layers.rbegin()->first >= data->sizes.layers)
