@@ -503,10 +503,11 @@ def g2p_finetune(results):
     different = [run["different_bytes"] for model in document["models"].values() for run in model["runs"]
                  if "different_bytes" in run]
     options, words = document["options"], document["words"]
-    source = ("%d words of the test; %d epochs of %d other words. Best calibration, of those that were tried: %s. "
+    epochs = "%d epoch%s" % (options["epochs"], "" if options["epochs"] == 1 else "s")
+    source = ("%d words of the test; %s of %d other words. Best calibration, of those that were tried: %s. "
               "Seconds of a training, threads: %d: %s. %d pairs of integer GRUs were saved and loaded again: on the words "
               "of the test their states differ from those of the training forward in %d bytes. (%s, commit %s, torch "
-              "%s.)" % (words["test"], options["epochs"], words["training"], "; ".join(chosen), options["threads"],
+              "%s.)" % (words["test"], epochs, words["training"], "; ".join(chosen), options["threads"],
                         "; ".join(times), len(different), sum(different), document["machine"]["cpu"],
                         document["commit"], document["versions"]["torch"]))
     return "\n".join(lines) + "\n\n" + textwrap.fill(source, WIDTH, break_on_hyphens=False) + "\n"
