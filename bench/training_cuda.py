@@ -4,8 +4,9 @@
 cuDNN on a CUDA device in one run; scripts/bench.sh --cuda training starts it.
 
 cuDNN is what torch.nn.GRU runs, in float32 without and with TF32, and in float16. All are captured in CUDA graphs and
-give the gradients of x, weights and biases; a step of integers quantises the weights first. Shape by shape, rounds time all one after the other; the figures are medians
-over the rounds. Before that, isobit's float32 gradients are not compared here: that is a test's work. Prints Markdown.
+give the gradients of x, weights and biases; a step of integers quantises the weights first. Shape by shape, rounds time
+all one after the other; the figures are medians over the rounds. Gradients are not compared here: that is a test's work.
+Prints Markdown.
 """
 import argparse
 import importlib.util

@@ -4,8 +4,8 @@
 PyTorch, in float32, in one run, one thread each; scripts/bench.sh training starts it.
 
 Shape by shape, rounds time all one after the other, so that noise and clock changes hit both alike; the figures are
-medians over the rounds of medians over the runs of a round. All give the gradients of x, weights and biases; a step of integers
-quantises the weights first.
+medians over the rounds of medians over the runs of a round. All give the gradients of x, weights and biases; a step of
+integers quantises the weights first.
 """
 import argparse
 import os
@@ -96,8 +96,8 @@ def main():
         limit = case["operations"] / case.get("peak_operations_per_second", float("nan"))
         rival = case.get("torch_us")
         print("| %d | %d | %d | %d | %.3g | %.3g | %s | %.3g | %s |" % (
-            *(shape[key] for key in KEYS), case["us"] / 1e3, case["integers_us"] / 1e3, "%.3g" % (rival / 1e3) if rival else "–", limit * 1e3,
-            "%.2f" % (rival / case["us"]) if rival else "–"), flush=True)
+            *(shape[key] for key in KEYS), case["us"] / 1e3, case["integers_us"] / 1e3,
+            "%.3g" % (rival / 1e3) if rival else "–", limit * 1e3, "%.2f" % (rival / case["us"]) if rival else "–"), flush=True)
     print("\n" + report.source(document) + ("" if torch else "; PyTorch: not importable, not timed"))
     if args.json:
         report.write_json(args.json, document)

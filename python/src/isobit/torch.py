@@ -231,7 +231,7 @@ class QuantGRU(torch.nn.RNNBase):
         self._grids = _training.Registered(self._grids.core.with_ranges(self.ranges.tolist(), self._on_host()))
 
     def hold_weight_grids(self) -> None:
-        """From here on each row of W and R, and each bias, keeps the grid that the current weights give it.
+        """From here on each row of W and R keeps the grid that the current weights give it.
 
         For the last part of a training in "quantized": a row's power-of-two step that flips is a factor of 2 of all its
         weights. Weights outside clip; their gradients are not stopped. What freeze() makes has these rows. A second
@@ -240,7 +240,8 @@ class QuantGRU(torch.nn.RNNBase):
         if self._grids is None:
             raise isobit.FailedPreconditionError(f"hold_weight_grids() in phase {self.phase!r}, must be in "
                                                  "'quantized': call quantize() first")
-        self._grids = _training.Registered(self._grids.core.with_rows_kept(self._on_host(), self._steps()))
+        if not self._grids.core.rows_kept:
+            self._grids = _training.Registered(self._grids.core.with_rows_kept(self._on_host(), self._steps()))
 
     def freeze(self, **options: Any) -> isobit.Gru:
         """The integer model: of the weights and grids that were trained, or of what was observed. forward is it then.
@@ -468,8 +469,8 @@ def hand_over(h: torch.Tensor, from_gru: QuantGRU, to_gru: QuantGRU) -> torch.Te
         if integer is None:
             continue
         keys.append(integer.key)
-        weights.append([] if gru.log2_steps is None else gru._flat())
-        learned.append(gru.log2_steps)
+        weights.append([] if gru.log2_steps is None else gru._on_host())
+        learned.append(None if gru.log2_steps is None else gru.log2_steps.detach().cpu())
     if not keys:
         return h
     if len(keys) == 1:

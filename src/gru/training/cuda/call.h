@@ -21,13 +21,17 @@
 namespace isobit::cuda {
 
 inline constexpr std::string_view kTeam = "team", kSteps = "steps";
-/// t * batch + n is an int32_t.
+/// t * batch + n is an int32_t, and so is a row of states.
 inline constexpr int64_t kMostTrainingRows = (int64_t{1} << 31) - 1;
 
-inline Status check_training_rows(const std::string& name, int64_t steps, int64_t batch) {
-  if (product_of_sizes({steps, batch}) <= kMostTrainingRows) return {};
-  return refuse_training(name + ": steps * batch is " + std::to_string(steps * batch) + ", must be at most " +
-                         std::to_string(kMostTrainingRows));
+inline Status check_training_rows(const std::string& name, const GruTrainingSizes& s) {
+  const auto refuse = [&](const char* what, int64_t value) {
+    return refuse_training(name + ": " + what + " is " + std::to_string(value) + ", must be at most " +
+                           std::to_string(kMostTrainingRows));
+  };
+  const int64_t rows = product_of_sizes({s.steps, s.batch}), states = product_of_sizes({s.batch, s.directions});
+  if (rows > kMostTrainingRows) return refuse("steps * batch", rows);
+  return states > kMostTrainingRows ? refuse("batch * directions", states) : Status();
 }
 
 struct TrainingCall {

@@ -167,23 +167,19 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float* const weights = a.weights[place.which] + place.row * linear.columns;
   const float bias = a.biases[place.which][place.row];
-  Scale scale, of_bias;
   const bool kept = linear.kept_weights != nullptr;
-  RowFault of_weights = a.scales[place.all].fault, of_biases = is_finite(bias) ? RowFault::kNone : RowFault::kNotFinite;
-  if (kept) {
-    scale = linear.kept_weights[place.row];
-    of_bias = linear.kept_biases[place.row];
-  } else {
-    const DerivedRow& row = a.scales[place.all].row;
-    scale = row.derived.scale;
-    if (row.is_zero) {
-      const float finest = finest_step(a.scales + place.all - place.row, linear.rows);
-      if (!isinf(finest)) scale = scale_of_step(linear.weights.kind, finest);
-    }
-    const DerivedRow biases = derive_row_scale(fminf(bias, 0.0f), fmaxf(bias, 0.0f), linear.biases);
-    of_bias = biases.derived.scale;
-    if (of_biases == RowFault::kNone && biases.derived.refusal != ScaleRefusal::kNone) of_biases = RowFault::kNoScale;
+  const RowScale& derived = a.scales[place.all];
+  Scale scale = kept ? linear.kept_weights[place.row] : derived.row.derived.scale;
+  if (!kept && derived.row.is_zero) {
+    const float finest = finest_step(a.scales + place.all - place.row, linear.rows);
+    if (!isinf(finest)) scale = scale_of_step(linear.weights.kind, finest);
   }
+  const DerivedScale biases = derive_row_scale(fminf(bias, 0.0f), fmaxf(bias, 0.0f), linear.biases).derived;
+  const Scale of_bias = biases.scale;
+  RowFault of_weights = derived.fault;
+  const RowFault of_biases = !is_finite(bias)                        ? RowFault::kNotFinite
+                             : biases.refusal == ScaleRefusal::kNone ? RowFault::kNone
+                                                                     : RowFault::kNoScale;
   const int64_t b = bias_code(bias, inverse_of(of_bias), linear.biases);
   const int64_t bias_operand = b == 0                    ? 0
                                : linear.biases.is_signed ? -lowest_code(linear.biases)
@@ -212,7 +208,7 @@ __global__ void __launch_bounds__(kThreads)
   };
   LinearRow row = row_of(quantize_row());
   RowRescales rescales = rescales_of(row, scale, bias_operand);
-  if (!rescales.fits && !kept && rescales_of(row, scale, 0).fits && make_coarser(row, scale)) {
+  if (!rescales.fits && rescales_of(row, scale, 0).fits && make_coarser(row, scale)) {
     row = row_of(quantize_row());
     rescales = rescales_of(row, scale, bias_operand);
   }

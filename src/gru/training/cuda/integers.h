@@ -42,7 +42,6 @@ struct QatLinear {
   int64_t largest_activation, result_zero;  // max |code - z|; |z| of the result
   int64_t rows, columns;
   const Scale* kept_weights;  // [rows], of grids that are kept; null: they are derived
-  const Scale* kept_biases;
 };
 /// Without grids that are kept.
 QatLinear qat_linear_of(const GruLayerParameters& p, const GruLayerQuantization& wanted, bool of_h);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of weights have few outputs and many terms: several blocks share a tile, and their sums are added in
 // ascending order.
-#include "gru/training/cuda/integers.h"
 #include "gru/training/cuda/products.cuh"
 
 namespace isobit::cuda {

@@ -27,7 +27,8 @@
 namespace isobit::cuda {
 namespace {
 
-constexpr Int128 kFloatLimit = static_cast<Int128>(1) << 24;  // sums of floats are exact to here
+constexpr Int128 kFloatLimit = static_cast<Int128>(1) << 24;   // sums of floats are exact to here
+constexpr Int128 kDoubleLimit = static_cast<Int128>(1) << 52;  // QatRowLanes
 constexpr Int128 kGateInputLimit = static_cast<Int128>(1) << 30;
 
 /// One direction of one layer: what does not depend on weights.
@@ -42,8 +43,8 @@ struct QatDevice {
   CellConstants constants;
   std::vector<float> tables[4];  // of CellConstants, before they are on the device
   bool wide_x, wide_h;
-  int32_t parts;  // of h, for the kernel "team"; 0: sums would not be exact
-  std::vector<Scale> kept[2][2];
+  int32_t parts;               // of h, for the kernel "team"; 0: sums would not be exact
+  std::vector<Scale> kept[2];  // of rows of W and of R
 };
 
 /// Device memory of what a backward needs.
@@ -136,6 +137,17 @@ Status check_rows(const GruLayerParameters& p, const GruLayerQuantization& wante
                                             std::to_string(p.grids[tensor].bits) + " bits, must have at most " +
                                             std::to_string(DeviceGruQat::kMostBits) +
                                             " to be trained on a device; train on the CPU"};
+  const std::array<std::array<GruTensor, 2>, 2> products = {{{kW, kX}, {kR, kH}}};
+  for (const auto& [weights, activation] : products) {
+    const int64_t terms = weights == kW ? p.input_size : p.hidden_size;
+    const Int128 bound =
+        bound_multiply(bound_multiply(largest_code(p.grids[weights]), terms), largest_difference(p.grids[activation]));
+    if (bound >= kDoubleLimit)
+      return {StatusCode::kUnsupported, name + " sum of " + std::string(kGruTensorNames[weights]) + " * " +
+                                            std::string(kGruTensorNames[activation]) + " can reach " +
+                                            to_decimal(bound) +
+                                            ", must stay below 2^52 to be trained on a device; train on the CPU"};
+  }
   for (size_t gate = 0; gate < 3; ++gate) {
     const Int128 bound = bound_rescale(largest_difference(p.grids[kIh]), p.ih_to_gate[gate]);
     if (bound >= kGateInputLimit)
@@ -215,10 +227,8 @@ void fill(const GruLayerParameters& p, const GruLayerQuantization& wanted, GruRo
   // A half of 16 bits is up to 256.
   to.parts = !to.wide_h ? 1 : bound_multiply(of_h, 256) <= kFloatLimit ? 2 : 0;
   if (rows == GruRowGrids::kDerived) return;
-  const std::vector<Grid>* const grids[2][2] = {{&p.W_grid, &p.bw_grid}, {&p.R_grid, &p.br_grid}};
   for (int of = 0; of < 2; ++of)
-    for (int which = 0; which < 2; ++which)
-      for (const Grid& grid : *grids[of][which]) to.kept[of][which].push_back(scale_of(grid));
+    for (const Grid& grid : of == 0 ? p.W_grid : p.R_grid) to.kept[of].push_back(scale_of(grid));
 }
 
 }  // namespace
@@ -233,8 +243,7 @@ QatLinear qat_linear_of(const GruLayerParameters& p, const GruLayerQuantization&
           .result_zero = std::abs(result.zero_point),
           .rows = 3 * p.hidden_size,
           .columns = of_h ? p.hidden_size : p.input_size,
-          .kept_weights = nullptr,
-          .kept_biases = nullptr};
+          .kept_weights = nullptr};
 }
 
 struct DeviceGruQat::Data {
@@ -255,7 +264,8 @@ struct DeviceGruQat::Data {
   }
   [[nodiscard]] std::string why_no_team() const {
     if (forward_plan.blocks > 0) return {};
-    return arithmetic.parts == 0 ? "R and h of so many bits" : "hidden_size " + std::to_string(sizes.hidden_size);
+    return arithmetic.parts == 0 ? "R and h so wide that halves of h have sums above 2^24 (fewer bits have not)"
+                                 : "hidden_size " + std::to_string(sizes.hidden_size);
   }
   [[nodiscard]] const TeamPlan* forward_team(const RunOptions& options) const {
     return forward_plan.blocks > 0 && options.kernel != kSteps ? &forward_plan : nullptr;
@@ -277,7 +287,7 @@ struct DeviceGruQat::Data {
   }
   Status check_sizes(int64_t steps, int64_t batch) const {
     ISOBIT_RETURN_IF_ERROR(GruTraining::create(of(steps, batch), name).status());
-    return check_training_rows(name, steps, batch);
+    return check_training_rows(name, of(steps, batch));
   }
   /// Codes of states.first of a layer, and their numbers.
   Status quantize_first(const GruTrainingSizes& s, int64_t layer, const GruTrainingStates& states,
@@ -361,10 +371,15 @@ Status DeviceGruQat::Data::refusal_of(unsigned long long nan_of_x, unsigned long
                             row_text(place % rows, sizes.hidden_size);
   switch (*fault) {
     case RowFault::kNotFinite: return refuse_training(where + " is not finite, must be; lower the learning rate");
-    case RowFault::kNoScale: return refuse_training(where + " has no scale in its limits; with_weights() names them");
+    case RowFault::kNoScale:
+      return refuse_training(where +
+                             " needs a shift below -32, or a scale that is no normal float32; set values this "
+                             "small to 0, lower the learning rate, or use the other kind of scales");
     default:
       return {StatusCode::kOverflow,
-              where + ": a rescale or a sum does not fit int64; with_weights() and GruModel::create() name it"};
+              where +
+                  ": a rescale or a sum does not fit int64; use fewer bits for its weights, input or bias. "
+                  "with_weights() on the CPU names which"};
   }
 }
 
@@ -404,10 +419,8 @@ Result<DeviceGruQat> DeviceGruQat::create(const GruModel& model, const GruQuanti
       upload.add(std::span<const float>(to.tables[2]), to.constants.n);
       upload.add(std::span<const float>(to.tables[3]), to.constants.n_on_h);
     }
-    for (int of = 0; of < 2 && rows == GruRowGrids::kKept; ++of) {
-      upload.add(std::span<const Scale>(to.kept[of][0]), to.linear[of].kept_weights);
-      upload.add(std::span<const Scale>(to.kept[of][1]), to.linear[of].kept_biases);
-    }
+    for (int of = 0; of < 2 && rows == GruRowGrids::kKept; ++of)
+      upload.add(std::span<const Scale>(to.kept[of]), to.linear[of].kept_weights);
     int32_t& parts = data->arithmetic.parts;
     parts = parts == 0 || to.parts == 0 ? 0 : std::max(parts, to.parts);
   }

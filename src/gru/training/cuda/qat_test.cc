@@ -278,14 +278,13 @@ TEST_F(CudaGruQat, WeightsBecomeTheIntegersOfTheCpu) {
     SCOPED_TRACE(c->text());
     const GruLayerWeights& w = c->weights.layers[0];
     const GruLayerParameters& before = c->base->parameters().layers[0];
-    std::vector<Scale> kept[4];
+    std::vector<Scale> kept[2];
     if (c->rows == GruRowGrids::kKept)
-      for (size_t m = 0; m < 4; ++m)
-        for (const Grid& grid : *std::array{&before.W_grid, &before.R_grid, &before.bw_grid, &before.br_grid}[m])
-          kept[m].push_back(scale_of(grid));
+      for (size_t m = 0; m < 2; ++m)
+        for (const Grid& grid : m == 0 ? before.W_grid : before.R_grid) kept[m].push_back(scale_of(grid));
     const int64_t H = sizes.hidden_size, C = sizes.input_size, rows = 3 * H;
     DeviceCopy<float> W(w.W), R(w.R), bw(w.bw), br(w.br);
-    DeviceCopy<Scale> kept_W(kept[0]), kept_R(kept[1]), kept_bw(kept[2]), kept_br(kept[3]);
+    DeviceCopy<Scale> kept_W(kept[0]), kept_R(kept[1]);
     DeviceCopy<float> codes_W(Floats(w.W.size())), codes_R(Floats(w.R.size()));
     DeviceCopy<float> numbers_W(Floats(w.W.size())), numbers_R(Floats(w.R.size()));
     const std::vector<QatRow> no_rows(static_cast<size_t>(rows));
@@ -300,8 +299,6 @@ TEST_F(CudaGruQat, WeightsBecomeTheIntegersOfTheCpu) {
     if (c->rows == GruRowGrids::kKept) {
       linear[0].kept_weights = kept_W.span().data();
       linear[1].kept_weights = kept_R.span().data();
-      linear[0].kept_biases = kept_bw.span().data();
-      linear[1].kept_biases = kept_br.span().data();
     }
     ASSERT_TRUE(quantize_weights(linear, {W.span().data(), R.span().data()}, {bw.span().data(), br.span().data()},
                                  {{codes_W.span().data(),
@@ -561,6 +558,8 @@ TEST_F(CudaGruQat, RefusesByName) {
       "workspace has 256 bytes");
   has(forward(device.x.span(), device.workspace.bytes(), int64_t{1} << 30), StatusCode::kInvalidArgument,
       "what forward keeps would have");
+  has(device.gru.forward(device.weights(), {}, 0, int64_t{1} << 32, {}, device.saved.bytes(), device.workspace.bytes()),
+      StatusCode::kInvalidArgument, "gru: batch * directions is 4294967296, must be at most 2147483647");
 
   // What only numbers tell.
   const auto fault = [&](auto change) {

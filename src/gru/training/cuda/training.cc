@@ -63,7 +63,7 @@ struct DeviceGruTraining::Data {
 Result<DeviceGruTraining> DeviceGruTraining::create(const GruTrainingSizes& sizes, std::string_view name,
                                                     std::optional<int> device) {
   ISOBIT_ASSIGN_OR_RETURN(GruTraining training, GruTraining::create(sizes, name));
-  ISOBIT_RETURN_IF_ERROR(check_training_rows(std::string(name), sizes.steps, sizes.batch));
+  ISOBIT_RETURN_IF_ERROR(check_training_rows(std::string(name), sizes));
   if (device) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(*device), "device " + std::to_string(*device)));
   ISOBIT_RETURN_IF_ERROR(DeviceGru::check_device());
   auto data = std::make_shared<Data>(std::move(training));
