@@ -513,6 +513,9 @@ def test_what_the_numbers_tell_is_said_at_backward():
     refused(lambda: y.sum().backward(), isobit.InvalidArgumentError,
             f"training: x[{(3 * N + 1) * C + 2}] is NaN, must be a number")
     assert all(p.grad is None for p in gru.parameters())
+    with torch.no_grad():  # there is no backward that could
+        refused(lambda: gru(nan), isobit.InvalidArgumentError, f"training: x[{(3 * N + 1) * C + 2}] is NaN")
+        gru(x)
     broken = copy.deepcopy(gru)
     with torch.no_grad():
         broken.weight_ih_l0[1, 2] = float("nan")

@@ -11,8 +11,8 @@
 
 namespace isobit::cuda {
 
-/// For GruCompareOptions::source: runs the layers of `model` one after the other on the device with this number. Shows
-/// x and h of every layer; what lies between does not leave the device.
+/// For GruCompareOptions::source: runs the layers of `model` one after the other on the device with this number. Shows x
+/// and h of every layer; what lies between does not leave the device.
 Result<std::unique_ptr<GruCodeSource>> code_source(const GruModel& model, int device);
 
 }  // namespace isobit::cuda

@@ -319,7 +319,8 @@ def _qat_gradients_of(dy: Any, dlast: Any, weights: Sequence[Any], lengths: Any,
     return [dy.new_empty(shape), *_gradients(dy, dlast, weights, wants_dx)]
 
 
-# ---- Integers on a CUDA device. What only the numbers tell, a NaN of x or weights without a grid, backward says.
+# ---- Integers on a CUDA device. What only the numbers tell, a NaN of x or weights without a grid, backward
+# says; where there is none, forward.
 
 def refuse_learned(name: str, place: Any) -> None:
     raise NotSupportedError(f"{name} is on {place}, must be on the CPU: learned grids train on the CPU; call "

@@ -131,7 +131,7 @@ class QuantGRU(torch.nn.RNNBase):
 
     On a CUDA device that check waits for the gradient, nothing else does; while a CUDA graph is captured it is left
     out. In "quantized" it also raises what the forward could not wait to say, a NaN of the input or weights that have
-    no grid, and gives the warnings.
+    no grid, and gives the warnings. Without gradients the forward waits and raises.
 
     It is no subclass of torch.nn.GRU, in which torch.compile does not look.
 

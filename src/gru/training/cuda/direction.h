@@ -13,6 +13,7 @@
 #include "gru/training/cuda/recurrence.h"
 #include "gru/training/layers.h"
 #include "isobit/gru_training.h"
+#include "isobit/run.h"
 
 namespace isobit::cuda {
 
@@ -36,6 +37,19 @@ struct TrainingScratch {
     recurrence = take(step_workspace_floats(s.batch, s.hidden_size));
   }
 };
+
+/// Of a direction, without R and the first states.
+inline TrainingSteps steps_of(const GruTrainingSizes& s, int64_t layer, int64_t d, const RunOptions& options) {
+  return {.R = nullptr,
+          .first = nullptr,
+          .lengths = given(options.lengths),
+          .mask = moved(given(options.zoneout_mask), layer * y_size(s) + d * s.hidden_size),
+          .y_row = s.directions * s.hidden_size,
+          .steps = static_cast<int32_t>(s.steps),
+          .batch = static_cast<int32_t>(s.batch),
+          .hidden = static_cast<int32_t>(s.hidden_size),
+          .reverse = d == 1};
+}
 
 /// `steps` is complete but for gx and gh.
 struct DirectionBackward {

@@ -255,6 +255,7 @@ struct DeviceGruQat::Data {
   std::shared_ptr<const std::byte> memory;
   TeamArithmetic arithmetic{CellLanes::kFloats, 1};
   TeamPlan forward_plan, backward_plan;
+  std::string why_no_team;  // empty: it runs the forward
 
   [[nodiscard]] GruTrainingSizes of(int64_t steps, int64_t batch) const {
     GruTrainingSizes s = sizes;
@@ -262,28 +263,11 @@ struct DeviceGruQat::Data {
     s.batch = batch;
     return s;
   }
-  [[nodiscard]] std::string why_no_team() const {
-    if (forward_plan.blocks > 0) return {};
-    return arithmetic.parts == 0 ? "R and h so wide that halves of h have sums above 2^24 (fewer bits have not)"
-                                 : "hidden_size " + std::to_string(sizes.hidden_size);
-  }
   [[nodiscard]] const TeamPlan* forward_team(const RunOptions& options) const {
     return forward_plan.blocks > 0 && options.kernel != kSteps ? &forward_plan : nullptr;
   }
   [[nodiscard]] const TeamPlan* backward_team(const RunOptions& options) const {
     return backward_plan.blocks > 0 && options.kernel != kSteps ? &backward_plan : nullptr;
-  }
-  [[nodiscard]] TrainingSteps steps_of(const GruTrainingSizes& s, int64_t layer, int64_t d,
-                                       const RunOptions& options) const {
-    return {.R = nullptr,
-            .first = nullptr,
-            .lengths = given(options.lengths),
-            .mask = moved(given(options.zoneout_mask), layer * y_size(s) + d * s.hidden_size),
-            .y_row = s.directions * s.hidden_size,
-            .steps = static_cast<int32_t>(s.steps),
-            .batch = static_cast<int32_t>(s.batch),
-            .hidden = static_cast<int32_t>(s.hidden_size),
-            .reverse = d == 1};
   }
   Status check_sizes(int64_t steps, int64_t batch) const {
     ISOBIT_RETURN_IF_ERROR(GruTraining::create(of(steps, batch), name).status());
@@ -423,6 +407,9 @@ Result<DeviceGruQat> DeviceGruQat::create(const GruModel& model, const GruQuanti
       upload.add(std::span<const Scale>(to.kept[of]), to.linear[of].kept_weights);
     int32_t& parts = data->arithmetic.parts;
     parts = parts == 0 || to.parts == 0 ? 0 : std::max(parts, to.parts);
+    if (to.parts == 0 && data->why_no_team.empty())
+      data->why_no_team = name_of(index, directions) + " R of " + std::to_string(layers[i].grids[kR].bits) +
+                          " bits with h of " + std::to_string(layers[i].grids[kH].bits) + ", whose sums can pass 2^24,";
   }
   ISOBIT_ASSIGN_OR_RETURN(data->memory, upload.finish());
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -442,6 +429,7 @@ Result<DeviceGruQat> DeviceGruQat::create(const GruModel& model, const GruQuanti
   if (data->arithmetic.parts > 0) {
     data->forward_plan = data->backward_plan;
     ISOBIT_RETURN_IF_ERROR(plan_integer_teams(data->forward_plan, data->arithmetic));
+    if (data->forward_plan.blocks == 0) data->why_no_team = "hidden_size " + std::to_string(data->sizes.hidden_size);
   }
   DeviceGruQat made;
   made.data_ = std::move(data);
@@ -464,8 +452,7 @@ Status DeviceGruQat::forward(std::span<const GruTrainingWeights> weights, std::s
   const Data& data = *data_;
   ISOBIT_RETURN_IF_ERROR(data.check_sizes(steps, batch));
   const GruTrainingSizes s = data.of(steps, batch);
-  const std::string why = data.why_no_team();
-  const TrainingCall call{data.name, data.device, why};
+  const TrainingCall call{data.name, data.device, data.why_no_team};
   ISOBIT_RETURN_IF_ERROR(call.check_options(options));
   std::vector<TrainingArray> arrays = {TrainingArray("y", "T, N, directions * H", y, y_size(s))};
   ISOBIT_RETURN_IF_ERROR(add_call_arrays(data.name, s, weights, x, states, options, arrays));
@@ -514,8 +501,7 @@ Status DeviceGruQat::backward(int64_t steps, int64_t batch, std::span<const std:
   const Data& data = *data_;
   ISOBIT_RETURN_IF_ERROR(data.check_sizes(steps, batch));
   const GruTrainingSizes s = data.of(steps, batch);
-  const std::string why = data.why_no_team();
-  const TrainingCall call{data.name, data.device, why};
+  const TrainingCall call{data.name, data.device, data.why_no_team};
   ISOBIT_RETURN_IF_ERROR(call.check_options(options));
   const int64_t H = s.hidden_size, all_states = s.layers * s.directions * batch * H;
   std::vector<TrainingArray> arrays = {
@@ -543,10 +529,10 @@ Status DeviceGruQat::backward(int64_t steps, int64_t batch, std::span<const std:
     for (int64_t d = 0; d < s.directions; ++d) {
       const int64_t index = layer * s.directions + d;
       const QatSaved::Direction& direction = of.directions[static_cast<size_t>(index)];
-      TrainingSteps steps_of = data.steps_of(s, layer, d, options);
-      steps_of.R = direction.R;
-      steps_of.first = of.first + index * batch * H;
-      const TrainingBackwardSteps run{{steps_of},
+      TrainingSteps of_direction = steps_of(s, layer, d, options);
+      of_direction.R = direction.R;
+      of_direction.first = of.first + index * batch * H;
+      const TrainingBackwardSteps run{{of_direction},
                                       of.y[static_cast<size_t>(layer)] + d * H,
                                       direction.saved,
                                       direction.passes,

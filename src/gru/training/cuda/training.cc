@@ -47,16 +47,10 @@ struct DeviceGruTraining::Data {
   }
   [[nodiscard]] TrainingSteps steps_of(const GruTrainingWeights& weights, int64_t layer, int64_t d,
                                        const GruTrainingStates& states, const RunOptions& options) const {
-    const GruTrainingSizes& s = sizes();
-    return {.R = weights.R.data(),
-            .first = state_of(states.first, layer * s.directions + d, s),
-            .lengths = given(options.lengths),
-            .mask = moved(given(options.zoneout_mask), layer * y_size(s) + d * s.hidden_size),
-            .y_row = s.directions * s.hidden_size,
-            .steps = static_cast<int32_t>(s.steps),
-            .batch = static_cast<int32_t>(s.batch),
-            .hidden = static_cast<int32_t>(s.hidden_size),
-            .reverse = d == 1};
+    TrainingSteps steps = isobit::cuda::steps_of(sizes(), layer, d, options);
+    steps.R = weights.R.data();
+    steps.first = state_of(states.first, layer * sizes().directions + d, sizes());
+    return steps;
   }
 };
 
