@@ -559,7 +559,8 @@ TEST_F(CudaGruQat, RefusesByName) {
   has(forward(device.x.span(), device.workspace.bytes(), int64_t{1} << 30), StatusCode::kInvalidArgument,
       "what forward keeps would have");
   has(device.gru.forward(device.weights(), {}, 0, int64_t{1} << 32, {}, device.saved.bytes(), device.workspace.bytes()),
-      StatusCode::kInvalidArgument, "gru: batch * directions is 4294967296, must be at most 2147483647");
+      StatusCode::kInvalidArgument,
+      "gru: the states would have 2576980377600 numbers or more, must have at most 1099511627776");
 
   // What only numbers tell.
   const auto fault = [&](auto change) {
