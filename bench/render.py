@@ -24,8 +24,9 @@ import linear_cuda_report
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/training.md",
-             "docs/tables.md", "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md",
+DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/microcontrollers.md",
+             "docs/performance.md", "docs/python.md", "docs/training.md", "docs/tables.md",
+             "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md",
              "examples/g2p/README.md", "examples/spoken_digits/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU, TRAINING_GPU = "xeon-emerald-rapids", "epyc", "h100", "h200"  # folders of bench/results
@@ -464,6 +465,25 @@ def denoiser(results):
         ""])
 
 
+def cortex_m(results):
+    """Exported GRUs on emulated microcontrollers."""
+    (document,) = load(results, "cortex_m", "cortex_m.json")
+    lines = ["| C | H | bits | core | weights, bytes | code, bytes | RAM, bytes | stack, bytes | instructions a step | "
+             "generic / target |", "|" + "---|" * 10]
+    for case in document["cases"]:
+        if case["core"] in ("cortex-m7", "cortex-m33"):  # as cortex-m4, for which the same code is compiled
+            continue
+        lines.append("| %d | %d | `%s` | %s | %s | %s |" % (
+            case["C"], case["H"], case["bits"], case["core"],
+            " | ".join("%d" % number for number in (
+                case["weights_bytes"], case["code_bytes"], case["state_bytes"] + case["scratch_bytes"],
+                case["stack_bytes"], case["instructions"])),
+            times(case["generic_instructions"] / case["instructions"])))
+    source = "(%(compiler)s, %(optimisation)s; %(emulator)s;" % document["versions"]
+    source += " commit %s; `bench/cortex_m.py`)" % document["commit"]
+    return "\n".join(lines) + "\n\n" + textwrap.fill(source, WIDTH, break_on_hyphens=False) + "\n"
+
+
 def spoken_digits(results):
     """examples/spoken_digits: words that are known in floats, calibrated and trained for integers."""
     (document,) = load(results, "spoken_digits", "spoken_digits.json")
@@ -676,7 +696,7 @@ SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_cal
             "linear-gpu-targets": linear_gpu_targets,
             **{"linear-gpu-%dx%d" % shape: linear_gpu_of(*shape) for shape in linear_cuda_report.LARGE},
             "product-gpu": product_gpu, "table-gpu": table_gpu, "python-call": python_call, "denoiser": denoiser,
-            "spoken-digits": spoken_digits, "g2p-finetune": g2p_finetune,
+            "cortex-m": cortex_m, "spoken-digits": spoken_digits, "g2p-finetune": g2p_finetune,
             "limits-equal": limits_equal, "limits-promote": limits_promote, "limits-few-rows": limits_few_rows,
             "limits-twin": limits_twin, "slower": slower, "headline": headline}
 

@@ -326,6 +326,48 @@ class CliTest(ToolTest):
                 self.assertLessEqual(len(line), 100, verb)
         self.assertNotIn("\033", text)
 
+    def test_export_c(self):
+        """Four files that compile and give the bytes of isobit run, or nothing."""
+        out = self.path("c")
+        json = self.json("export", "c", self.fixed, "-o", out, "--name", "enc", "--check", self.batch)
+        self.assertEqual(json["check"], {"codes": 11 * 4 * HIDDEN, "first_difference": ""})
+        self.assertEqual(sorted(os.listdir(out)), ["enc.c", "enc.cmake", "enc.h", "enc_data.c"])
+        self.assertEqual([os.path.basename(path) for path in json["files"]],
+                         ["enc.h", "enc.c", "enc_data.c", "enc.cmake"])
+        self.assertEqual(json["step"]["multiply_adds"], 3 * HIDDEN * (INPUTS + HIDDEN))
+        self.assertIn("give --target or --core", json["why_not_measured"])
+        before = {name: read(os.path.join(out, name)) for name in os.listdir(out)}
+        self.fails(["c: is not empty", "--force"], "export", "c", self.fixed, "-o", out)
+        self.ok("export", "c", self.fixed, "-o", out, "--name", "enc", "--force")
+        self.assertEqual(before, {name: read(os.path.join(out, name)) for name in os.listdir(out)})
+        text = self.ok("export", "c", self.fixed_deep, "-o", self.path("deep"), "--check", self.single, "--target",
+                       "cortex-m55")
+        for words in ("bidirectional", "state", "multiply-adds", "equal those of isobit run"):
+            self.assertIn(words, text)
+        other = self.path("other")
+        for words, arguments in ((["2fast", "no C identifier"], ["--name", "2fast"]),
+                                 (["--target z80", "cortex-m4"], ["--target", "z80"]),
+                                 (["--core z80", "cortex-m4"], ["--core", "z80"]),
+                                 (["selftest_steps is 0, must be 1 to 1000"], ["--selftest-steps", "0"]),
+                                 (["--check", "shape is [2, 7], must be [T, 3] or [T, N, 3]"],
+                                  ["--check", self.at("wide.npy", npy((2, 7), [0.0] * 14))]),
+                                 (["no-such-compiler cannot be run"], ["--check", self.single])):
+            self.fails(words, "export", "c", self.fixed, "-o", other, *arguments, env={"CC": "no-such-compiler"})
+            self.assertFalse(os.path.exists(other))
+        self.fails(["model.npz", "isobit quantize"], "export", "c", self.model, "-o", other)
+        wide = self.path("wide.safetensors")
+        self.ok("quantize", self.model, "--calibrate", self.data, "-o", wide, "--bits", "8,x=17", "--quiet")
+        self.fails(["l0: x has 17 bits", "at most 16"], "export", "c", wide, "-o", other)
+        # A compiler that computes another thing is found out.
+        liar = self.at("liar.sh", b"#!/bin/sh\nfor last; do :; done\nfor word; do case $word in *_check) out=$word;; esac;"
+                                  b" done\nprintf '#!/bin/sh\\nhead -c %d /dev/zero\\n' " +
+                       str(13 * HIDDEN).encode() + b" >$out\nchmod +x $out\n")
+        os.chmod(liar, 0o755)
+        message = self.fails(["y[", "isobit gives"], "export", "c", self.fixed, "-o", other, "--check", self.single,
+                             status=1, env={"CC": liar})
+        self.assertIn("--check", message)
+        self.assertFalse(os.path.exists(other))
+
     def on_terminal(self, *arguments, env=None):
         """What a command writes to a terminal on standard error."""
         first, second = os.openpty()

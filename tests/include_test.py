@@ -24,6 +24,7 @@ ALLOWED = {
     "gru": {"core", "io", "calibrate", "table", "product"},
     "verify": OPERATIONS,
     "report": OPERATIONS | {"verify"},
+    "export": OPERATIONS,
     "c": {"core", "cuda"},
     "cuda": {"core"},
     "testing": {"core"},

@@ -764,6 +764,51 @@ ISOBIT_API int32_t isobit_device_static_conv_forward(const isobit_device_static_
 ISOBIT_API int32_t isobit_device_static_conv_check_input(const isobit_device_static_conv* layer, const void* workspace,
                                                          int64_t workspace_bytes, void* stream);
 
+// ---------------------------------------------------------------------------------------------------------------
+// Models as C99, for microcontrollers: docs/microcontrollers.md
+
+// What the C is for. All targets give the same bytes.
+enum {
+  ISOBIT_TARGET_GENERIC = 0,  // C99 and nothing else
+  ISOBIT_TARGET_CORTEX_M3 = 1,
+  ISOBIT_TARGET_CORTEX_M4 = 2,   // with SMLAD
+  ISOBIT_TARGET_CORTEX_M7 = 3,   // the same
+  ISOBIT_TARGET_CORTEX_M33 = 4,  // the same
+  ISOBIT_TARGET_CORTEX_M55 = 5   // with MVE
+};
+
+typedef struct isobit_export_options {
+  uint32_t struct_size;
+  int32_t target;              // ISOBIT_TARGET_...
+  const char* name;            // a C identifier, of files and functions; NULL: made from that of the model
+  int64_t selftest_steps;      // that NAME_selftest compares, at most 1000; 0: 8
+  int32_t float_entry;         // 1: a GRU of one direction also gets a step that takes and gives float32
+  int32_t allow_large_tables;  // 1: activation tables above 16 KB
+  int32_t force;               // 1: files of an earlier export are overwritten
+  int32_t reserved;
+} isobit_export_options;
+
+// Bytes of a microcontroller's memories, without code and stack.
+typedef struct isobit_export_info {
+  uint32_t struct_size;
+  int32_t reserved;
+  int64_t weights_bytes;    // flash
+  int64_t tables_bytes;     // flash
+  int64_t constants_bytes;  // flash
+  int64_t selftest_bytes;   // flash, where NAME_selftest is called
+  int64_t state_bytes;      // RAM that is kept between steps
+  int64_t scratch_bytes;    // RAM during a call
+  int64_t multiply_adds;    // a step of a GRU, a row of a linear layer, an output pixel of a convolution
+} isobit_export_info;
+
+// Writes NAME.h, NAME.c, NAME_data.c and NAME.cmake to the folder, which is made where it is not there: all of them, or
+// none. model: a file with a GRU, a linear layer or a convolution of static codes; layer: which of several, else NULL.
+// info may be NULL. Errors: ISOBIT_IO, ISOBIT_INVALID_FILE; ISOBIT_INVALID_ARGUMENT for a name that is no C identifier,
+// steps outside their limits, and a folder that is not empty, without force; ISOBIT_UNSUPPORTED for a GRU whose x, h, W
+// or R has more than 16 bits, and for large tables.
+ISOBIT_API int32_t isobit_export_c(const char* model, const char* layer, const char* folder,
+                                   const isobit_export_options* options, isobit_export_info* info);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -22,6 +22,7 @@
 #include "cuda.h"
 #include "cuda/library.h"
 #include "errors.h"
+#include "export.h"
 #include "gru.h"
 #include "isobit/conv.h"
 #include "isobit/linear.h"
@@ -616,10 +617,12 @@ void bind_conv(nb::module_& m) {
           "NaN\n"
           "there. pool and path mean nothing there.");
 
-  nb::class_<StaticConv>(
+  nb::class_<StaticConv> fixed(
       m, "StaticConv",
       "A convolution of codes on fixed grids; integers only (docs/numerics.md, section 12). A pixel outside x is the\n"
-      "zero point of x. Immutable; any number of threads may use it.")
+      "zero point of x. Immutable; any number of threads may use it.");
+  bind_export_c(fixed);
+  fixed
       .def_static("from_codes", &conv_of_codes, "weights"_a, "scales"_a, nb::kw_only(), "input_grid"_a,
                   "output_grid"_a = nb::none(), "bias"_a = nb::none(), "clamp"_a = nb::none(), "stride"_a = 1,
                   "dilation"_a = 1, "padding"_a = 0, "groups"_a = 1, "transposed"_a = false, "output_padding"_a = 0,

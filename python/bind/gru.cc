@@ -18,6 +18,7 @@
 
 #include "arrays.h"
 #include "errors.h"
+#include "export.h"
 #include "isobit/compare.h"
 #include "isobit/gru_files.h"
 #include "isobit/report.h"
@@ -475,15 +476,6 @@ void bind_gru(nb::module_& m) {
           "One safetensors file (docs/formats.md); it appears whole or not at all. The same model gives the same "
           "bytes.")
       .def(
-          "export_c",
-          [](const Gru&, nb::args, nb::kwargs) {
-            refuse_unsupported(
-                "export_c: isobit writes no C code of a model yet; save it and run it by the C interface "
-                "(docs/c_api.md)");
-          },
-          nb::sig("def export_c(self, *args: object, **kwargs: object) -> None"),
-          "Raises NotSupportedError: there is no export to C yet.")
-      .def(
           "export_onnx",
           [](const Gru&, nb::args, nb::kwargs) {
             refuse_unsupported("export_onnx: isobit writes no ONNX yet; save the model and run it by isobit");
@@ -509,6 +501,7 @@ void bind_gru(nb::module_& m) {
       .def("__repr__", [](const Gru& self) {
         return "<isobit.Gru " + model_text(self) + ", bits " + bits_text(self.parameters()) + ">";
       });
+  bind_export_c(gru);
   m.def(
       "load", [](const Path& path, const std::string& name) { return Gru(take(GruModel::load(path.text, name))); },
       "path"_a, "name"_a = "", nb::call_guard<nb::gil_scoped_release>(),

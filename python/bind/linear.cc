@@ -21,6 +21,7 @@
 #include "cuda.h"
 #include "cuda/library.h"
 #include "errors.h"
+#include "export.h"
 #include "gru.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
@@ -391,7 +392,9 @@ void bind_linear(nb::module_& m) {
            "x_bits, y_bits: 2..16; weight_bits: 1, 2, 4 or 8. after: a Gru whose output codes the layer takes, in\n"
            "place of x_bits. Raises OverflowError where accumulators do not fit.");
 
-  nb::class_<StaticLinear>(m, "StaticLinear", "A linear layer of codes on fixed grids; integers only.")
+  nb::class_<StaticLinear> fixed(m, "StaticLinear", "A linear layer of codes on fixed grids; integers only.");
+  bind_export_c(fixed);
+  fixed
       .def_static(
           "load",
           [](const Path& path, const std::string& name) {

@@ -243,9 +243,23 @@ def test_nothing_keeps_arrays_alive(gru, files):
 
 
 def test_what_comes_later_is_refused_by_name(gru):
-    for export in (gru.export_c, gru.export_onnx):
-        with pytest.raises(isobit.NotSupportedError, match=export.__name__):
-            export("out", name="enc")
+    with pytest.raises(isobit.NotSupportedError, match="export_onnx"):
+        gru.export_onnx("out", name="enc")
+
+
+def test_becomes_c(gru, tmp_path):
+    folder = tmp_path / "c"
+    facts = gru.export_c(folder, name="enc", target="cortex-m55", float_entry=True)
+    assert sorted(file.name for file in folder.iterdir()) == ["enc.c", "enc.cmake", "enc.h", "enc_data.c"]
+    assert facts["target"] == "cortex-m55" and facts["measured"] is None
+    assert facts["step"]["multiply_adds"] == 3 * gru.hidden_size * (gru.input_size + gru.hidden_size)
+    with pytest.raises(isobit.InvalidArgumentError, match="not empty"):
+        gru.export_c(folder, name="enc")
+    gru.export_c(folder, name="enc", force=True)
+    for argument, value in (("name", "2fast"), ("target", "z80"), ("selftest_steps", 0)):
+        with pytest.raises(isobit.InvalidArgumentError, match=argument):
+            gru.export_c(tmp_path / "other", **{argument: value})
+    assert not (tmp_path / "other").exists()
 
 
 def test_nothing_is_left_at_the_end(files):

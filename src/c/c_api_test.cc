@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -399,6 +400,45 @@ TEST(CApi, CodesThatAreNotOnTheGrid) {
               std::to_string(grid.max()));
   x[1] = x[0];
   EXPECT_DONE(isobit_gru_forward_codes(pair.gru, x.data(), 2, y.data(), 3, 1, state, workspace, nullptr));
+}
+
+TEST(CApi, ExportsC) {
+  Random random(5);
+  Result<GruModel> model = random_model(random, shape_of(7, 9));
+  while (!model.ok()) model = random_model(random, shape_of(7, 9));
+  const TemporaryFolder folder;
+  const std::string file = folder.file("model.safetensors"), out = folder.file("c");
+  ASSERT_TRUE(model->save(file).ok());
+  isobit_export_options options{};
+  options.struct_size = sizeof options;
+  options.target = ISOBIT_TARGET_CORTEX_M55;
+  options.name = "enc";
+  isobit_export_info info{};
+  info.struct_size = sizeof info;
+  EXPECT_DONE(isobit_export_c(file.c_str(), nullptr, out.c_str(), &options, &info));
+  EXPECT_EQ(info.multiply_adds, 3 * 9 * (7 + 9));
+  EXPECT_EQ(info.state_bytes, 9);
+  EXPECT_GT(info.weights_bytes, info.multiply_adds - 1);
+  for (const char* name : {"enc.h", "enc.c", "enc_data.c", "enc.cmake"})
+    EXPECT_TRUE(std::filesystem::exists(out + "/" + name)) << name;
+  const auto fails = [&](const std::string& text) {
+    refused(isobit_export_c(file.c_str(), nullptr, folder.file("other").c_str(), &options, nullptr), text);
+    EXPECT_FALSE(std::filesystem::exists(folder.file("other")));
+  };
+  refused(isobit_export_c(file.c_str(), nullptr, out.c_str(), nullptr, nullptr), "not empty");
+  options.target = 6;
+  fails("target is 6, must be 0..5");
+  options.target = ISOBIT_TARGET_GENERIC;
+  options.name = "int";
+  fails("\"int\": is a word or a function of C");
+  options.name = nullptr;
+  options.selftest_steps = 1001;
+  fails("selftest_steps is 1001, must be 1 to 1000");
+  options.selftest_steps = 1;
+  options.force = 2;
+  fails("force");
+  options.force = 1;
+  EXPECT_DONE(isobit_export_c(file.c_str(), nullptr, out.c_str(), &options, nullptr));
 }
 
 TEST(CApi, FilesThatAreNotThere) {

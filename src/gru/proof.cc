@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "core/codes.h"
 
@@ -25,6 +26,11 @@ class Prover {
 
   /// An intermediate with its largest magnitude; `where` is the row that has it, for the message.
   void add(const std::string& name, Int128 bound, const std::string& where = {}) {
+    if (bound > kS32Limit) values_s32_ = false;
+    add_product(name, bound, where);
+  }
+  /// The same of a product with a multiplier, which is 1 or the factor of 64 bits.
+  void add_product(const std::string& name, Int128 bound, const std::string& where = {}) {
     proof_.rows.push_back({name, to_decimal(bound), bound <= kS32Limit ? 32 : 64});
     if (bound > kS64Limit && failure_.ok())
       failure_ = Status(StatusCode::kOverflow, layer_ + ": " + name + where + " can reach " + to_decimal(bound) +
@@ -39,7 +45,7 @@ class Prover {
   /// in_float: a tighter bound of the operand for float and double lanes.
   Int128 add_rescale(const std::string& name, Int128 operand, Int128 in_float, const RescaleParameters& ratio) {
     const Int128 result = bound_rescale(operand, ratio);
-    add(name + " (operand)", bound_multiply(operand, ratio.multiplier));
+    add_product(name + " (operand)", bound_multiply(operand, ratio.multiplier));
     add(name, result);
     note_integer_lanes(operand, ratio);
     note_float_lanes(in_float, ratio);
@@ -76,11 +82,14 @@ class Prover {
   }
 
   [[nodiscard]] const Status& failure() const { return failure_; }
+  /// Of what was added since the last call: all but products fits int32.
+  bool take_values_s32() { return std::exchange(values_s32_, true); }
 
  private:
   GruProof& proof_;
   const std::string& layer_;
   Status failure_;
+  bool values_s32_ = true;
 };
 
 /// The largest bound over the rows, and the first row that has it.
@@ -95,10 +104,10 @@ struct Worst {
 };
 
 /// One linear result: the dot product, the zero-point term, the bias and their sum over all rows, then the rescale.
-/// Returns whether every accumulator fits int32.
-bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weights, const Grid& activation,
-                const std::vector<Int128>& bias, const std::vector<RescaleParameters>& bias_to_acc,
-                const std::vector<RescaleParameters>& acc_to_out, const std::vector<Int128>& dot, const Grid& grid) {
+GruLinearWidths add_linear(Prover& prover, const std::string& out, const CodeMatrix& weights, const Grid& activation,
+                           const std::vector<Int128>& bias, const std::vector<RescaleParameters>& bias_to_acc,
+                           const std::vector<RescaleParameters>& acc_to_out, const std::vector<Int128>& dot,
+                           const Grid& grid) {
   const std::string matrix = out == kGruTensorNames[kIh] ? " of W " : " of R ";
   const std::vector<RowSums> sums = row_sums(weights);
   Worst product, zero, biased, accumulator, operand, result;
@@ -123,7 +132,7 @@ bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weight
   add(": accumulator * multiplier", operand);
   add(": rescaled accumulator", result);
   prover.add_lane(out + ": before its clamp", bound_add(result.bound, absolute(grid.zero_point)));
-  return accumulator.bound <= kS32Limit;
+  return {product.bound, accumulator.bound, bound_add(result.bound, absolute(grid.zero_point))};
 }
 
 std::vector<Int128> dot_bounds(const CodeMatrix& weights, const Grid& activation) {
@@ -193,10 +202,13 @@ Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::strin
   proof.gates_f64 = true;
   Prover prover(proof, layer_name);
   const GruOperandBounds operands = operand_bounds(p);
-  proof.acc_x_s32 = add_linear(prover, "ih", p.W, p.grids[kX], operands.bias_w, p.bw_to_acc, p.acc_to_ih,
-                               operands.dot_x, p.grids[kIh]);
-  proof.acc_h_s32 = add_linear(prover, "hh", p.R, p.grids[kH], operands.bias_r, p.br_to_acc, p.acc_to_hh,
-                               operands.dot_h, p.grids[kHh]);
+  proof.ih = add_linear(prover, "ih", p.W, p.grids[kX], operands.bias_w, p.bw_to_acc, p.acc_to_ih, operands.dot_x,
+                        p.grids[kIh]);
+  proof.hh = add_linear(prover, "hh", p.R, p.grids[kH], operands.bias_r, p.br_to_acc, p.acc_to_hh, operands.dot_h,
+                        p.grids[kHh]);
+  proof.acc_x_s32 = proof.ih.accumulator <= kS32Limit;
+  proof.acc_h_s32 = proof.hh.accumulator <= kS32Limit;
+  prover.take_values_s32();
   // What follows is the cell. Its verdict is that of the whole where the accumulators' is good.
   const bool sums_f32 = proof.gates_f32, sums_f64 = proof.gates_f64;
   proof.gates_f32 = proof.gates_f64 = true;
@@ -230,6 +242,7 @@ Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::strin
   const Int128 h = prover.add_rescale("u -> 1", mixed, in_float, p.u_to_one);
   prover.add_lane("h before its clamp", bound_add(h, absolute(p.grids[kH].zero_point)));
   if (!prover.failure().ok()) return prover.failure();
+  proof.cell_s32 = prover.take_values_s32() && ih <= kS32Limit && hh <= kS32Limit;
   proof.cell_f32 = proof.gates_f32;
   proof.cell_f64 = proof.gates_f64;
   proof.gates_f32 = sums_f32 && proof.cell_f32;

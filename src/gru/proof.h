@@ -28,8 +28,16 @@ GruOperandBounds operand_bounds(const GruLayerParameters& p);
 /// "row 37 (gate u, unit 37)": a row of W, R, bw or br.
 std::string row_text(int64_t row, int64_t hidden_size);
 
+/// What W x or R h of a layer can reach.
+struct GruLinearWidths {
+  Int128 products = 0;     // sums of weight * code
+  Int128 accumulator = 0;  // with all that is added to them
+  Int128 result = 0;       // rescaled, with the zero point
+};
+
 struct GruProof {
   std::vector<OverflowBound> rows;
+  GruLinearWidths ih, hh;
   bool acc_x_s32 = false;  // every accumulator of W x, start value included, fits int32
   bool acc_h_s32 = false;
   bool gates_s32 = false;  // every intermediate after the accumulators fits int32, rounding included, no multiplier
@@ -38,7 +46,8 @@ struct GruProof {
   // 24 or 53 bits, results of rescales below an eighth of kMagic (core/magic.h), ratios that the type holds.
   bool gates_f32 = false;
   bool gates_f64 = false;
-  bool cell_f32 = false;  // every intermediate after ih and hh is exact as float, or as double
+  bool cell_s32 = false;  // every intermediate after ih and hh fits int32, but for products with a multiplier
+  bool cell_f32 = false;  // the same is exact as float, or as double
   bool cell_f64 = false;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A metric of the user's own, computed by a command.
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cmath>
@@ -10,9 +9,9 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <system_error>
 #include <utility>
 
+#include "core/toolchain/process.h"
 #include "isobit/gru_files.h"
 #include "isobit/tune.h"
 
@@ -20,30 +19,6 @@ namespace isobit {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A folder that is gone when the object is.
-class TemporaryFolder {
- public:
-  static Result<TemporaryFolder> create() {
-    std::error_code error;
-    std::string pattern = (fs::temp_directory_path(error) / "isobit-tune-XXXXXX").string();
-    if (error || ::mkdtemp(pattern.data()) == nullptr) {
-      return Status(StatusCode::kIo, pattern + ": no temporary folder can be made there; TMPDIR names another place");
-    }
-    return TemporaryFolder(pattern);
-  }
-  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  [[nodiscard]] std::string file(const std::string& name) const { return (fs::path(path_) / name).string(); }
-
- private:
-  explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
 
 Status refuse(const std::string& command, const std::string& why) {
   return {StatusCode::kInvalidArgument, "--metric " + command + ": " + why};
@@ -80,7 +55,7 @@ std::span<float> floats_of(Array& array) { return {array.data<float>(), static_c
 }  // namespace
 
 struct GruCommandMetric::Impl {
-  Impl(std::string words, GruFloatModel model, int64_t width, float probability, TemporaryFolder files)
+  Impl(std::string words, GruFloatModel model, int64_t width, float probability, WorkFolder files)
       : command(std::move(words)),
         float_model(std::move(model)),
         outputs(width),
@@ -136,7 +111,7 @@ struct GruCommandMetric::Impl {
   GruFloatModel float_model;
   int64_t outputs;
   float zoneout;
-  TemporaryFolder folder;
+  WorkFolder folder;
   std::vector<Sequences> data;
   std::map<std::string, Array> float_outputs;
   bool is_written = false;  // float_outputs
@@ -149,7 +124,7 @@ GruCommandMetric::~GruCommandMetric() = default;
 
 Result<GruCommandMetric> GruCommandMetric::create(std::string command, const GruWeights& weights, float zoneout) {
   ISOBIT_ASSIGN_OR_RETURN(GruFloatModel model, GruFloatModel::create(weights));
-  ISOBIT_ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::create());
+  ISOBIT_ASSIGN_OR_RETURN(WorkFolder folder, WorkFolder::create("tune"));
   return GruCommandMetric(
       std::make_unique<Impl>(std::move(command), std::move(model), weights.output_size(), zoneout, std::move(folder)));
 }

@@ -36,6 +36,8 @@ constexpr VerbText kVerbs[] = {
      "isobit tune checkpoint.npz --layer enc --calibrate data.npz --validate other.npz --target 35 -o enc.safetensors",
      "docs/tutorial.md"},
     {"run", kGrus, "isobit run enc.safetensors input.npy -o output.npy", "docs/tutorial.md"},
+    {"export", kGrus, "isobit export c enc.safetensors -o enc_c --target cortex-m4", "docs/microcontrollers.md"},
+    {"export c", kGrus, "isobit export c enc.safetensors -o enc_c --target cortex-m4", "docs/microcontrollers.md"},
     {"compare", kGrus, "isobit compare checkpoint.npz enc.safetensors --data data.npz --ablate", "docs/tutorial.md"},
     {"pack", kWeights, "isobit pack model.safetensors -o packed.safetensors --bits 4 --group 64",
      "docs/low_bit_import.md"},

@@ -225,6 +225,7 @@ class Commands {
     add_matmul();
     add_conv();
     add_run();
+    add_export();
     add_compare();
     add_verify();
     add_bench();
@@ -429,6 +430,31 @@ class Commands {
     verb.value("--zoneout-mask", o.zoneout_mask, "FILE",
                "u8 or bool, the shape of the output, for models of one layer: 1 takes the new state, 0 keeps the "
                "old one");
+  }
+
+  void add_export() {
+    CLI::App* exporter = app_.add_subcommand("export", "a model as source code: c");
+    exporter->require_subcommand(1);
+    auto [verb, o] = add<ExportOptions>("c",
+                                        "C99 with the same bytes, for microcontrollers: integers only, no heap; NAME.h, "
+                                        "NAME.c, NAME_data.c and NAME.cmake",
+                                        export_c, exporter);
+    verb.word("MODEL", o.model, "integer model: a GRU, a linear layer or a convolution of static codes");
+    verb.output(o.output, "folder to write; one that does not exist or is empty")->required();
+    verb.layer(o.layer);
+    verb.value("--name", o.name, "NAME", "C identifier that all names begin with; default from the model's name");
+    verb.value("--target", o.target, "TARGET",
+               "generic, cortex-m3, cortex-m4, cortex-m7, cortex-m33 (the last three with SMLAD) or cortex-m55 (MVE)");
+    verb.value("--core", o.core, "CORE",
+               "count code, stack and instructions on this Cortex-M, with arm-none-eabi-gcc and qemu-system-arm; default "
+               "that of --target");
+    verb.value("--check", o.check, "DATA",
+               "npy with floats: compile with $CC (default cc), run here and compare with isobit run; exit status 1 at "
+               "the first difference");
+    verb.flag("--float-entry", o.float_entry, "a GRU: also a step that takes and gives float32");
+    verb.value("--selftest-steps", o.selftest_steps, "T", "steps that NAME_selftest compares");
+    verb.flag("--allow-large-tables", o.allow_large_tables, "activation tables above 16 KB");
+    verb.flag("--force", o.force, "overwrite the files of an earlier export");
   }
 
   void add_compare() {

@@ -232,6 +232,12 @@ struct TableRunOptions : DeviceOptions {
   int threads = 1;
 };
 
+struct ExportOptions : CommonOptions {
+  std::string model, output, name, layer, check, core, target = "generic";
+  int64_t selftest_steps = 8;
+  bool allow_large_tables = false, float_entry = false, force = false;
+};
+
 Result<Outcome> inspect(const InspectOptions& options);
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> tune(const TuneOptions& options);
@@ -244,6 +250,7 @@ Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
 Result<Outcome> supported(const DeviceOptions& options);
 Result<Outcome> bench(const BenchOptions& options);
+Result<Outcome> export_c(const ExportOptions& options);
 Result<Outcome> table_fit(const TableFitOptions& options);
 Result<Outcome> table_check(const TableCheckOptions& options);
 Result<Outcome> table_show(const TableShowOptions& options);

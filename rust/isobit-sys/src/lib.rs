@@ -216,6 +216,52 @@ pub const ISOBIT_FP16_NLI_GPU: i32 = 1;
 /// The published CPU code.
 pub const ISOBIT_FP16_NLI_CPU: i32 = 2;
 
+/// Structure of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_export_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_TARGET_...
+    pub target: i32,
+    /// A C identifier, of files and functions; NULL: made from that of the model
+    pub name: *const c_char,
+    /// That NAME_selftest compares, at most 1000; 0: 8
+    pub selftest_steps: i64,
+    /// 1: a GRU of one direction also gets a step that takes and gives float32
+    pub float_entry: i32,
+    /// 1: activation tables above 16 KB
+    pub allow_large_tables: i32,
+    /// 1: files of an earlier export are overwritten
+    pub force: i32,
+    /// Zero
+    pub reserved: i32,
+}
+
+/// Structure of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_export_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// Zero
+    pub reserved: i32,
+    /// Flash
+    pub weights_bytes: i64,
+    /// Flash
+    pub tables_bytes: i64,
+    /// Flash
+    pub constants_bytes: i64,
+    /// Flash, where NAME_selftest is called
+    pub selftest_bytes: i64,
+    /// RAM that is kept between steps
+    pub state_bytes: i64,
+    /// RAM during a call
+    pub scratch_bytes: i64,
+    /// A step of a GRU, a row of a linear layer, an output pixel of a convolution
+    pub multiply_adds: i64,
+}
+
 /// What a table is, and its certificate: errors over every finite float16 input against the correctly rounded result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -584,6 +630,19 @@ pub struct isobit_static_conv_info {
 pub const ISOBIT_POOL_MAX: i32 = 0;
 /// `ISOBIT_POOL_AVERAGE` of `isobit.h`.
 pub const ISOBIT_POOL_AVERAGE: i32 = 1;
+
+/// `ISOBIT_TARGET_GENERIC` of `isobit.h`.
+pub const ISOBIT_TARGET_GENERIC: i32 = 0;
+/// `ISOBIT_TARGET_CORTEX_M3` of `isobit.h`.
+pub const ISOBIT_TARGET_CORTEX_M3: i32 = 1;
+/// `ISOBIT_TARGET_CORTEX_M4` of `isobit.h`.
+pub const ISOBIT_TARGET_CORTEX_M4: i32 = 2;
+/// `ISOBIT_TARGET_CORTEX_M7` of `isobit.h`.
+pub const ISOBIT_TARGET_CORTEX_M7: i32 = 3;
+/// `ISOBIT_TARGET_CORTEX_M33` of `isobit.h`.
+pub const ISOBIT_TARGET_CORTEX_M33: i32 = 4;
+/// `ISOBIT_TARGET_CORTEX_M55` of `isobit.h`.
+pub const ISOBIT_TARGET_CORTEX_M55: i32 = 5;
 
 /// `isobit_static_pool_options` of `isobit.h`.
 #[repr(C)]
@@ -1240,5 +1299,17 @@ extern "C" {
         workspace: *const c_void,
         workspace_bytes: i64,
         stream: *mut c_void,
+    ) -> i32;
+    /// Writes NAME.h, NAME.c, NAME_data.c and NAME.cmake to the folder, which is made where it is not there: all of
+    /// them, or none. model: a file with a GRU, a linear layer or a convolution of static codes; layer: which of
+    /// several, else NULL. info may be NULL. Errors: ISOBIT_IO, ISOBIT_INVALID_FILE; ISOBIT_INVALID_ARGUMENT for a name
+    /// that is no C identifier, steps outside their limits, and a folder that is not empty, without force;
+    /// ISOBIT_UNSUPPORTED for a GRU whose x, h, W or R has more than 16 bits, and for large tables.
+    pub fn isobit_export_c(
+        model: *const c_char,
+        layer: *const c_char,
+        folder: *const c_char,
+        options: *const isobit_export_options,
+        info: *mut isobit_export_info,
     ) -> i32;
 }

@@ -112,6 +112,30 @@ fn structures_lie_in_memory_as_in_c() {
             zero_point: i64,
         }
     );
+    structure!(found, isobit_export_options {
+        struct_size: u32,
+        target: i32,
+        name: *const std::os::raw::c_char,
+        selftest_steps: i64,
+        float_entry: i32,
+        allow_large_tables: i32,
+        force: i32,
+        reserved: i32,
+    });
+    structure!(
+        found,
+        isobit_export_info {
+            struct_size: u32,
+            reserved: i32,
+            weights_bytes: i64,
+            tables_bytes: i64,
+            constants_bytes: i64,
+            selftest_bytes: i64,
+            state_bytes: i64,
+            scratch_bytes: i64,
+            multiply_adds: i64,
+        }
+    );
     structure!(found, isobit_array_info {
         struct_size: u32,
         dtype: i32,

@@ -18,6 +18,7 @@ mod conv;
 mod device;
 mod element;
 mod error;
+mod export;
 mod gru;
 mod handle;
 mod linear;
@@ -33,6 +34,7 @@ pub use conv::{
 pub use device::{DeviceConv, DeviceLinear, DeviceRun, DeviceStaticConv};
 pub use element::{Bf16, Element, F16};
 pub use error::{Error, Result, StatusCode};
+pub use export::{export_c, ExportInfo, ExportOptions, Target};
 pub use gru::{Gru, GruInfo, GruRun, GruState, GruWorkspace};
 pub use linear::{
     Activations, Linear, LinearOptions, LinearRun, LinearWorkspace, Rounding, StaticLinear, StaticLinearOptions,

@@ -104,3 +104,24 @@ fn refusals_name_the_argument() {
     let path = std::env::var("ISOBIT_TEST_GRU").unwrap();
     assert!(Gru::load(path, Some("nobody")).unwrap_err().message().contains("nobody"));
 }
+
+#[test]
+fn becomes_c() {
+    let path = std::env::var("ISOBIT_TEST_GRU").unwrap();
+    let folder = std::env::temp_dir().join(format!("isobit-rust-export-{}", std::process::id()));
+    let options = ExportOptions { target: Target::CortexM4, name: Some("enc"), ..Default::default() };
+    let info = export_c(&path, Some("enc"), &folder, &options).unwrap();
+    assert_eq!(info.multiply_adds, 3 * 256 * 512);
+    assert!(info.weights_bytes >= info.multiply_adds && info.state_bytes == 256);
+    for file in ["enc.h", "enc.c", "enc_data.c", "enc.cmake"] {
+        assert!(folder.join(file).is_file(), "{}", file);
+    }
+    let again = export_c(&path, Some("enc"), &folder, &options).unwrap_err();
+    assert_eq!(again.code(), StatusCode::InvalidArgument);
+    assert!(again.message().contains("not empty"), "{}", again.message());
+    export_c(&path, Some("enc"), &folder, &ExportOptions { force: true, ..options }).unwrap();
+    let wrong = export_c(&path, None, folder.join("other"), &ExportOptions { name: Some("2fast"), ..options });
+    assert!(wrong.unwrap_err().message().contains("2fast"));
+    assert!(!folder.join("other").exists());
+    std::fs::remove_dir_all(folder).unwrap();
+}
