@@ -11,8 +11,10 @@ CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev lld llvm git python3-dev pyt
   cargo)
 # shellcheck disable=SC2034  # of the wheel only
 WHEEL_PACKAGES=(dpkg-dev python3-dev python3-venv)
+# shellcheck disable=SC2034  # of programs for an emulated Cortex-M
+EMULATION_PACKAGES=(gcc-arm-none-eabi qemu-system-arm)
 # shellcheck disable=SC2034  # of --matrix only
-MATRIX_PACKAGES=(g++-aarch64-linux-gnu)
+MATRIX_PACKAGES=(g++-aarch64-linux-gnu cppcheck "${EMULATION_PACKAGES[@]}")
 
 heading() { printf '\n== %s\n' "$*"; }
 

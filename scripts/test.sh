@@ -22,7 +22,8 @@ Installs the Debian packages that are missing (root only where some are), builds
                architecture; the thread pool under the thread sanitizer; a project that takes isobit with
                add_subdirectory, without the kernels for x86-64; an emulated aarch64; the Python package on every
                Python that is installed, with PyTorch (several gigabytes, into build/test/torch), and with ONNX Runtime;
-               scripts/denoiser.sh; scripts/tiny_networks.sh
+               scripts/denoiser.sh; scripts/tiny_networks.sh; exported C of 2,000 random models, of 200 on each emulated
+               Cortex-M and on aarch64; scripts/microcontrollers.sh
   --quick      the dev preset with g++, tests labelled fast
   --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
@@ -492,6 +493,14 @@ for pair in "${pairs[@]}"; do
   fi
 done
 if [[ $job == matrix ]]; then
+  for where in all cores aarch64 misra; do
+    check "exported C: $where" python3 tests/export_test.py build/release/src/export/random_exports "$where"
+  done
+  check "exported C: instructions as recorded" python3 bench/cortex_m.py build/release/isobit \
+    --check bench/results/cortex_m/cortex_m.json
+  check "exported C: a speller on a Cortex-M4" scripts/microcontrollers.sh g2p --wheel build/wheel/dist/isobit-*.whl
+  check "exported C: a denoiser on a Cortex-M55" scripts/microcontrollers.sh denoiser \
+    --wheel build/wheel/dist/isobit-*.whl
   check "thread sanitizer: what shares a pool" thread_sanitizer
   check "a project that takes isobit with add_subdirectory" subdirectory
   check "aarch64: build" aarch64

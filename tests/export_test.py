@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported C of random models, compiled and run: its self-tests hold what the library's reference gives.
 
-usage: export_test.py RANDOM_EXPORTS host|all|cores|aarch64
+usage: export_test.py RANDOM_EXPORTS host|all|cores|aarch64|misra
 
 host     50 models at -O2, gcc and clang, with the undefined-behaviour sanitizer, on this machine
 all      2,000 models on this machine
 cores    200 models on each emulated Cortex-M at -Os, 20 at other levels and flags; needs arm-none-eabi-gcc and
          qemu-system-arm
 aarch64  50 models at -O2, needs aarch64-linux-gnu-gcc and qemu-aarch64
+misra    the rules of MISRA C:2012 that cppcheck finds broken are those of export_misra.txt
 """
 
 import pathlib
@@ -97,6 +98,21 @@ class Exports:
         print("%-10s %5d models  on %s %s" % (self.target, self.count, core, " ".join(flags)), flush=True)
 
 
+def check_misra(made):
+    listed = {line.split()[0] for line in (ROOT / "tests" / "export_misra.txt").read_text(encoding="utf-8").splitlines()
+              if line and not line.startswith("#")}
+    found = set()
+    for export in made:
+        defines = ["-D%s_PORTABLE" % path.stem.upper() for path in export.folder.glob("m*.h")]
+        files = [path for path in export.folder.glob("m*.c") if re.fullmatch(r"m\d+.c", path.name)]
+        done = run(["cppcheck", "--std=c99", "--addon=misra", "--quiet", "--enable=style", "--template={id}", *defines,
+                    "-I", export.folder, *files])
+        found |= set(re.findall(r"misra-c2012-([\d.]+)", done.stderr))
+    if found != listed:
+        sys.exit("broken and not listed: %s; listed and not broken: %s" % (sorted(found - listed), sorted(listed - found)))
+    print("%d rules, as listed" % len(found))
+
+
 def main():
     program, what = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
 
@@ -126,6 +142,8 @@ def main():
                 few.on_core(core, flags)
     elif what == "aarch64":
         exports(50, "generic", 17).on_host(["aarch64-linux-gnu-gcc", "-static"], ["-O2"], ["qemu-aarch64"])
+    elif what == "misra":
+        check_misra([exports(10, target, 19) for target in ("generic", "cortex-m4", "cortex-m55")])
     else:
         sys.exit(__doc__)
 

@@ -45,11 +45,13 @@ constexpr std::string_view kPlainFields = R"(  for (k = 0; k + @PERu <= count; k
     @S a;
 @FIELDS  }
   if (k < count) {
+    const uint32_t rest = count % @PERu;
     uint32_t v0 = *w;
     uint32_t v1 = *w1;
     uint32_t v2 = *w2;
-    for (; k < count; ++k) {
-      const @S a = x[k];
+    uint32_t f;
+    for (f = 0; f < rest; ++f) {
+      const @S a = x[k + f];
       s0 += a * (@S)(v0 & @MASKu);
       s1 += a * (@S)(v1 & @MASKu);
       s2 += a * (@S)(v2 & @MASKu);

@@ -116,7 +116,9 @@ Status add_random(Batches& batches, Random& random, uint64_t seed, int64_t index
     const RandomShape shape = random_shape(random);
     const Result<GruModel> model = random_model(random, shape);
     if (!model.ok()) return is_refused(model.status()) ? Status() : model.status();
-    ISOBIT_ASSIGN_OR_RETURN(const CExport code, export_c(*model, options));
+    CExportOptions of_gru = options;
+    of_gru.float_entry = shape.directions == 1 && index % 4 == 0;
+    ISOBIT_ASSIGN_OR_RETURN(const CExport code, export_c(*model, of_gru));
     add_gru(batches, *model, code, options.selftest_steps, described(shape, seed, index));
   }
   return {};
