@@ -358,6 +358,17 @@ class CliTest(ToolTest):
         wide = self.path("wide.safetensors")
         self.ok("quantize", self.model, "--calibrate", self.data, "-o", wide, "--bits", "8,x=17", "--quiet")
         self.fails(["l0: x has 17 bits", "at most 16"], "export", "c", wide, "-o", other)
+        tables = self.path("tables")
+        self.assertIn("table of tanh", self.ok("export", "c", self.fixed_deep, "-o", tables, "--gate", "l0.n"))
+        self.assertEqual(sorted(os.listdir(tables))[0], "tanh_table.c")
+        self.fails(["--gate l9.u", "l0.u"], "export", "c", self.fixed, "-o", other, "--gate", "l9.u")
+        self.fails(["--check", "self-test"], "export", "c", self.fixed, "-o", other, "--gate", "l0.u", "--check",
+                   self.single)
+        silu = self.path("silu.safetensors")
+        self.ok("table", "fit", "relu6", "-o", silu, "--quiet")
+        self.assertIn("FP16 table of relu6", self.ok("export", "c", silu, "-o", self.path("fp16")))
+        self.assertIn("isobit_relu6_test.c", os.listdir(self.path("fp16")))
+        self.assertFalse(os.path.exists(other))
         # A compiler that computes another thing is found out.
         liar = self.at("liar.sh", b"#!/bin/sh\nfor last; do :; done\nfor word; do case $word in *_check) out=$word;; esac;"
                                   b" done\nprintf '#!/bin/sh\\nhead -c %d /dev/zero\\n' " +

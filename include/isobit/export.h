@@ -18,10 +18,12 @@
 #include "isobit/arrays.h"
 #include "isobit/conv.h"
 #include "isobit/fp16_export.h"
+#include "isobit/fp16_table.h"
 #include "isobit/gru.h"
 #include "isobit/linear.h"
 #include "isobit/report.h"
 #include "isobit/status.h"
+#include "isobit/table.h"
 
 namespace isobit {
 
@@ -74,8 +76,8 @@ struct CExport {
   std::vector<ExportedFile> files;  // NAME.h, NAME.c, NAME_data.c, NAME.cmake
   CExportSizes sizes;
   CSelftestCoverage coverage;
-  std::string check_program;    // a main() that reads x and writes y, for check_c_export()
-  std::string measure_program;  // a main() that counts a step, for measure_c_export()
+  std::string check_program;    // a main() that reads x and writes y, for check_c_export(); tables have none
+  std::string measure_program;  // a main() that counts a step, for measure_c_export(); tables have none
   Dtype x_dtype = Dtype::kS8, y_dtype = Dtype::kS8;
 };
 
@@ -89,7 +91,11 @@ Result<CExport> export_c(const StaticLinearLayer& layer, const CExportOptions& o
 /// The same of a convolution of static codes, for images of any size.
 Result<CExport> export_c(const StaticConvLayer& layer, const CExportOptions& options = {});
 
-/// The same of a file of any of these kinds; `layer`: of several in it.
+/// The same of an activation table: one function of a code.
+Result<CExport> export_c(const ActivationTable& table, const CExportOptions& options = {});
+/// What export_fp16_c() gives.
+Result<CExport> export_c(const Fp16Table& table, const CExportOptions& options = {});
+/// The same of a file of any of these kinds, but an activation table; `layer`: of several in it.
 Result<CExport> export_c(const ArrayReader& file, std::string_view layer, const CExportOptions& options = {});
 
 /// The files in `folder`, which is made where it is not there: all of them, or none. Errors: kInvalidArgument where

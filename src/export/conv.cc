@@ -118,11 +118,17 @@ std::string pixel_body(const ConvAxis& axis, bool transposed) {
          ") != 0)) ? -1 : (at / " + number(axis.stride) + ");\n";
 }
 
-/// The least image with a few outputs, some of which see all of the kernel.
+int64_t outputs_of(const ConvAxis& axis, bool transposed, int64_t pixels) {
+  const int64_t pads = axis.pad_before + axis.pad_after;
+  if (transposed) return (pixels - 1) * axis.stride + axis.extent() - pads + axis.more;
+  return pixels + pads < axis.extent() ? 0 : (pixels + pads - axis.extent()) / axis.stride + 1;
+}
+
+/// The rows or columns of a small image with two outputs at least.
 int64_t test_size(const ConvAxis& axis, bool transposed) {
-  if (transposed) return 3;
-  const int64_t least = std::max<int64_t>(axis.extent() - axis.pad_before - axis.pad_after, 1);
-  return least + axis.stride;
+  int64_t pixels = transposed ? 3 : 1;
+  while (outputs_of(axis, transposed, pixels) < 2) ++pixels;
+  return pixels;
 }
 
 }  // namespace
@@ -132,7 +138,7 @@ Result<CExport> export_c(const StaticConvLayer& layer, const CExportOptions& opt
   const StaticLinearParameters& p = parameters.linear;
   const ConvShape& shape = parameters.shape;
   ISOBIT_ASSIGN_OR_RETURN(const std::string name, c_name_of(options, layer.name(), "conv"));
-  if (options.float_entry) return Status(StatusCode::kUnsupported, "float_entry: only GRUs have a float variant");
+  if (options.float_entry) return no_float_entry();
   CProgram program(name, options.target, p.rounding);
   const StaticRows rows = add_static_rows(program, p, parameters.residual);
 

@@ -374,24 +374,15 @@ Result<CExport> GruExport::make() {
 Result<CExport> export_c(const GruModel& model, const CExportOptions& options) {
   const GruModelParameters& parameters = model.parameters();
   ISOBIT_ASSIGN_OR_RETURN(const std::string name, c_name_of(options, parameters.name, "gru"));
-  if (options.float_entry && parameters.directions != 1)
-    return Status(StatusCode::kUnsupported,
-                  "float_entry: the model is bidirectional; only the step of a model of one "
-                  "direction has a float variant");
+  if (options.float_entry && parameters.directions != 1) return no_float_entry();
   std::vector<GruLayerPlan> layers;
   for (size_t i = 0; i < parameters.layers.size(); ++i) {
     const GruLayerParameters& p = parameters.layers[i];
     const std::string label = layer_label(static_cast<int64_t>(i), parameters.directions);
     static constexpr const char* kGates[] = {"u", "r", "n"};
-    for (size_t gate = 0; gate < 3; ++gate) {
-      if (table_bytes(p.tables[gate]) <= kLargeTableBytes || options.allow_large_tables) continue;
-      return Status(StatusCode::kUnsupported,
-                    "table of " + std::string(kGates[gate]) + " of " + label + " has " +
-                        std::to_string(table_bytes(p.tables[gate])) + " bytes, must have at most " +
-                        std::to_string(kLargeTableBytes) +
-                        "; quantise with --table segments:16 (or another number), or allow it with "
-                        "--allow-large-tables");
-    }
+    for (size_t gate = 0; gate < 3; ++gate)
+      ISOBIT_RETURN_IF_ERROR(
+          check_table_size(p.tables[gate], options, std::string("table of ") + kGates[gate] + " of " + label));
     ISOBIT_ASSIGN_OR_RETURN(GruLayerPlan layer, plan_gru_layer(p, label, options.target));
     layers.push_back(std::move(layer));
   }

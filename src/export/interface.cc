@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "core/toolchain/c_source.h"
+#include "export/tables.h"
 #include "isobit/report.h"
 #include "isobit/text.h"
 
@@ -167,6 +168,15 @@ Result<std::string> c_name_of(const CExportOptions& options, std::string_view mo
     name = (std::string(fallback) + "_" + name).substr(0, 40);
   ISOBIT_RETURN_IF_ERROR(check_c_name(name));
   return name;
+}
+
+Status check_table_size(const ActivationTable& table, const CExportOptions& options, const std::string& what) {
+  const int64_t bytes = table_bytes(table);
+  if (bytes <= kLargeTableBytes || options.allow_large_tables) return {};
+  return {StatusCode::kUnsupported, what + " has " + std::to_string(bytes) + " bytes, must have at most " +
+                                        std::to_string(kLargeTableBytes) +
+                                        "; quantise with --table segments:16 (or another number), or allow it with "
+                                        "--allow-large-tables"};
 }
 
 void CStruct::add(const std::string& type, int64_t element_bytes, const std::string& name, int64_t count) {

@@ -11,12 +11,21 @@
 
 #include "export/program.h"
 #include "isobit/export.h"
+#include "isobit/table.h"
 
 namespace isobit {
 
 /// The name that the options give, or else one made from that of the model; `fallback` where it has none. Checks the
 /// options, too.
 Result<std::string> c_name_of(const CExportOptions& options, std::string_view model, std::string_view fallback);
+
+/// Refuses a table above kLargeTableBytes that the options do not allow; `what`: "table of u of l0".
+Status check_table_size(const ActivationTable& table, const CExportOptions& options, const std::string& what);
+
+/// What has no float variant.
+inline Status no_float_entry() {
+  return {StatusCode::kUnsupported, "float_entry: only GRUs of one direction have a step in floats"};
+}
 
 /// A struct of arrays, the widest elements first, so that nothing lies between them.
 class CStruct {

@@ -66,7 +66,7 @@ constexpr std::string_view kCheck = R"(    static $_scratch scratch;
 Result<CExport> export_c(const StaticLinearLayer& layer, const CExportOptions& options) {
   const StaticLinearParameters& p = layer.parameters();
   ISOBIT_ASSIGN_OR_RETURN(const std::string name, c_name_of(options, layer.name(), "linear"));
-  if (options.float_entry) return Status(StatusCode::kUnsupported, "float_entry: only GRUs have a float variant");
+  if (options.float_entry) return no_float_entry();
   CProgram program(name, options.target, p.rounding);
   const StaticRows rows = add_static_rows(program, p, std::nullopt);
 

@@ -72,6 +72,8 @@ int64_t number_after(const std::string& text, const std::string& word) {
 
 Result<CMeasurement> measure_c_export(const CExport& code, CTarget core, const std::string& optimisation) {
   ISOBIT_ASSIGN_OR_RETURN(const Board board, board_of(core));
+  if (code.measure_program.empty())
+    return Status(StatusCode::kUnsupported, "a table is one look-up, which is not measured");
   ISOBIT_ASSIGN_OR_RETURN(const WorkFolder folder, WorkFolder::create("measure"));
   for (const ExportedFile& file : code.files) ISOBIT_RETURN_IF_ERROR(write(folder.file(file.name), file.text));
   ISOBIT_RETURN_IF_ERROR(write(folder.file("machine.c"), kMachineC));

@@ -91,7 +91,18 @@ void add_static(Batches& batches, const CExport& code, const char* outputs, cons
               n + "_selftest(&" + ram + ".scratch, " + ram + ".y)", text);
 }
 
-/// Seven GRUs, two convolutions and a linear layer, and so on.
+/// The tables of a GRU that is not exported whole.
+Status add_tables(Batches& batches, const GruModel& model, const CExportOptions& options, const std::string& text) {
+  for (const ActivationTable& table : model.parameters().layers[0].tables) {
+    CExportOptions of_table = options;
+    of_table.name += "_" + std::string(to_string(table.kind)) + std::to_string(batches.count % kBatch);
+    ISOBIT_ASSIGN_OR_RETURN(const CExport code, export_c(table, of_table));
+    batches.add(code, "      int32_t unused;\n", code.name + "_selftest()", text + ": " + code.model);
+  }
+  return {};
+}
+
+/// Seven GRUs, of one of which also the tables, two convolutions and a linear layer, and so on.
 Status add_random(Batches& batches, Random& random, uint64_t seed, int64_t index, const CExportOptions& options) {
   const std::string number = "seed " + std::to_string(seed) + " model " + std::to_string(index);
   const auto is_refused = [](const Status& status) {  // by the proof, as it must
@@ -120,6 +131,7 @@ Status add_random(Batches& batches, Random& random, uint64_t seed, int64_t index
     of_gru.float_entry = shape.directions == 1 && index % 4 == 0;
     ISOBIT_ASSIGN_OR_RETURN(const CExport code, export_c(*model, of_gru));
     add_gru(batches, *model, code, options.selftest_steps, described(shape, seed, index));
+    if (index % 10 == 4) return add_tables(batches, *model, options, number);
   }
   return {};
 }

@@ -28,6 +28,10 @@ Result<CExport> export_c(const ArrayReader& file, std::string_view layer, const 
     ISOBIT_ASSIGN_OR_RETURN(const StaticConvLayer conv, StaticConvLayer::load(file, layer));
     return export_c(conv, options);
   }
+  if (file.kind() == FileKind::kFp16Table) {
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(file));
+    return export_c(table, options);
+  }
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, GruModel::load(file, layer));
   return export_c(model, options);
 }

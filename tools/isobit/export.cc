@@ -63,6 +63,12 @@ Result<CCheck> check(const ExportOptions& options, const CExport& code, const St
   return check_c_export(code, layer, data.codes, data.shape[0], {data.shape[1], data.shape[2]});
 }
 
+/// Tables check themselves, by NAME_selftest or NAME_test.c.
+template <typename Table>
+Result<CCheck> check(const ExportOptions& options, const CExport& code, const Table& /*table*/, Outcome& /*out*/) {
+  return bad_option("--check " + options.check + ": " + code.model + " has no data; its self-test holds what is right");
+}
+
 /// Exports, checks and writes a model of any kind.
 template <typename Model>
 Result<Outcome> export_model(const ExportOptions& options, const CExportOptions& how, CTarget core,
@@ -125,13 +131,16 @@ Result<Outcome> export_c(const ExportOptions& options) {
       ISOBIT_ASSIGN_OR_RETURN(const StaticConvLayer layer, StaticConvLayer::load(file, options.layer));
       return export_model(options, how, core, layer);
     }
-    case FileKind::kFp16Table:
-      return bad_option(options.model + " is an FP16 table: isobit table export " + options.model +
-                        " --c DIR writes it as C");
+    case FileKind::kFp16Table: {
+      ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(file));
+      return export_model(options, how, core, table);
+    }
     default: break;
   }
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(file, options.layer));
-  return export_model(options, how, core, model);
+  if (options.gate.empty()) return export_model(options, how, core, model);
+  ISOBIT_ASSIGN_OR_RETURN(const ActivationTable* table, find_gate_table(model, options.gate));
+  return export_model(options, how, core, *table);
 }
 
 }  // namespace isobit::tool

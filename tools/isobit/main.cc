@@ -439,7 +439,7 @@ class Commands {
                                         "C99 with the same bytes, for microcontrollers: integers only, no heap; NAME.h, "
                                         "NAME.c, NAME_data.c and NAME.cmake",
                                         export_c, exporter);
-    verb.word("MODEL", o.model, "integer model: a GRU, a linear layer or a convolution of static codes");
+    verb.word("MODEL", o.model, "integer GRU, linear layer or convolution of static codes, or FP16 table");
     verb.output(o.output, "folder to write; one that does not exist or is empty")->required();
     verb.layer(o.layer);
     verb.value("--name", o.name, "NAME", "C identifier that all names begin with; default from the model's name");
@@ -451,6 +451,7 @@ class Commands {
     verb.value("--check", o.check, "DATA",
                "npy with floats: compile with $CC (default cc), run here and compare with isobit run; exit status 1 at "
                "the first difference");
+    verb.value("--gate", o.gate, "GATE", "only this activation table of a GRU: l0.u, l0.r, l0.n, l1.u, ...");
     verb.flag("--float-entry", o.float_entry, "a GRU: also a step that takes and gives float32");
     verb.value("--selftest-steps", o.selftest_steps, "T", "steps that NAME_selftest compares");
     verb.flag("--allow-large-tables", o.allow_large_tables, "activation tables above 16 KB");

@@ -48,6 +48,16 @@ Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& 
   return GruModel::load(file, layer);
 }
 
+Result<const ActivationTable*> find_gate_table(const GruModel& model, const std::string& gate) {
+  const std::vector<GateTable> tables = gate_tables(model);
+  std::vector<std::string_view> names;
+  for (const GateTable& table : tables) {
+    if (table.name == gate) return table.table;
+    names.push_back(table.name);
+  }
+  return bad_option("--gate " + gate + ": " + expected_one_of(gate, names));
+}
+
 void warn_of_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, Outcome& out) {
   for (const std::string& warning : describe_clipping(inputs, grid, input, kOtherUnits).warnings)
     out.warnings.push_back(warning);

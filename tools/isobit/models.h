@@ -31,6 +31,9 @@ Result<GruLoadOptions> parse_source(const FloatModelOptions& options);
 Result<GruModel> load_integer_model(const std::string& path, const std::string& layer);
 Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& layer);
 
+/// The table that --gate names; as long as the model lives.
+Result<const ActivationTable*> find_gate_table(const GruModel& model, const std::string& gate);
+
 constexpr const char* kOtherUnits = "other units, scaling or normalisation than the calibration data has";
 /// The warning of describe_clipping() alone.
 void warn_of_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, Outcome& out);

@@ -142,14 +142,7 @@ Result<Outcome> table_show(const TableShowOptions& options) {
     }
   } else {
     ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(*file, options.layer));
-    std::vector<std::string_view> names;
-    const ActivationTable* table = nullptr;
-    const std::vector<GateTable> gates = gate_tables(model);
-    for (const GateTable& gate : gates) {
-      names.push_back(gate.name);
-      if (gate.name == options.gate) table = gate.table;
-    }
-    if (table == nullptr) return bad_option("--gate " + options.gate + ": " + expected_one_of(options.gate, names));
+    ISOBIT_ASSIGN_OR_RETURN(const ActivationTable* table, find_gate_table(model, options.gate));
     ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_codes(table->function, table->input, table->output));
     ISOBIT_ASSIGN_OR_RETURN(const Description description, describe_table(*table, options.gate));
     ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(*table, exact));

@@ -233,7 +233,7 @@ struct TableRunOptions : DeviceOptions {
 };
 
 struct ExportOptions : CommonOptions {
-  std::string model, output, name, layer, check, core, target = "generic";
+  std::string model, output, name, layer, gate, check, core, target = "generic";
   int64_t selftest_steps = 8;
   bool allow_large_tables = false, float_entry = false, force = false;
 };
