@@ -26,7 +26,7 @@ constexpr std::string_view kHeader = R"(
 #define @NAME_SELFTEST_OUTPUTS @TESTEDu
 
 /* x: [rows][columns][@NAME_CHANNELS]. y: [@NAME_OUTPUT_ROWS(rows)][@NAME_OUTPUT_COLUMNS(columns)][@NAME_OUTPUTS]; both
-   must be at least 1.@RESIDUAL_TEXT */
+   must be at least 1. Codes of x are @NAME_INPUT_MIN to @NAME_INPUT_MAX, which is not checked.@RESIDUAL_TEXT */
 void $_run($_scratch *scratch, const $_input *x, int32_t rows, int32_t columns, $_output *y@RESIDUAL);
 
 /* Computes an image whose results isobit has stored: -1, or the index of the first that is another one.

@@ -24,7 +24,8 @@ constexpr std::string_view kOneWayHeader = R"(
 /* Every code of h is the zero point, which is the number 0. */
 void $_init_state($_state *state);
 
-/* One step. x: @NAME_INPUTS codes. y: @NAME_OUTPUTS codes; may be null, as they are in state->@LAST too. */
+/* One step. x: @NAME_INPUTS codes, @NAME_INPUT_MIN to @NAME_INPUT_MAX, which is not checked. y: @NAME_OUTPUTS codes; may
+   be null, as they are in state->@LAST too. */
 void $_step($_state *state, $_scratch *scratch, const $_input *x, $_output *y);
 
 /* `steps` steps: x [steps][@NAME_INPUTS], y [steps][@NAME_OUTPUTS]. */
@@ -40,7 +41,8 @@ constexpr std::string_view kTwoWayHeader = R"(
 void $_init_state($_state *state);
 
 /* A whole sequence: x [steps][@NAME_INPUTS], y [steps][@NAME_OUTPUTS]: forward direction, then reverse, which takes the
-   steps from the last to the first. Both begin with `state` and leave their last states there.@INNER_TEXT */
+   steps from the last to the first. Both begin with `state` and leave their last states there. Codes of x are
+   @NAME_INPUT_MIN to @NAME_INPUT_MAX, which is not checked.@INNER_TEXT */
 void $_run($_state *state, $_scratch *scratch, const $_input *x, $_output *y@INNER_ARGUMENTS, uint32_t steps);
 
 /* Runs @NAME_SELFTEST_STEPS steps whose results isobit has stored: -1, or the index t * @NAME_OUTPUTS + i of the first
@@ -199,7 +201,7 @@ std::string GruExport::call(const GruLayerPlan& layer, const std::string& x, con
   std::string arguments;
   for (const GruLinearPlan* linear : {&layer.W, &layer.R})
     if (linear->product.is_prepared())
-      arguments += ", scratch->" + linear->prefix + "_" + linear->product.prepared_type();
+      arguments += ", scratch->" + linear->prefix + "_" + linear->product.prepared_name();
   const std::string state = "state->" + layer.state();
   return indent + codes_.at(layer.key()).function + "(&$_" + layer.label + ", " + x + ", " + state + ", " + next +
          arguments + ");\n" + indent + copy(layer.h()) + "(" + state + ", " + next + ", " +
@@ -268,7 +270,7 @@ void GruExport::fill_structs(CStruct& state, CStruct& scratch) {
       scratch.add(c_type(layer.h()), bytes, "next_" + std::string(to_string(layer.h())), model_.hidden_size());
     for (const GruLinearPlan* linear : {&layer.W, &layer.R}) {
       if (!linear->product.is_prepared()) continue;
-      Product& product = prepared[linear->prefix + "_" + linear->product.prepared_type()];
+      Product& product = prepared[linear->prefix + "_" + linear->product.prepared_name()];
       if (!product.is_prepared() || product.prepared_elements() < linear->product.prepared_elements())
         product = linear->product;
     }

@@ -358,7 +358,7 @@ void add_gru_layer_data(CProgram& program, const GruLayerPlan& layer, const std:
   const int64_t pointers = 9 + (layer.W.has_multipliers ? 1 : 0) + (layer.R.has_multipliers ? 1 : 0);
   const int64_t words = 6 + pointers + (layer.is_wide ? 2 : 1) * 17 + (layer.has_multipliers ? 16 : 8);
   program.add_data_comment(layer.label);
-  program.add_object(type, layer.label, members, words * 4, true);
+  program.make_external(program.add_object(type, layer.label, members, words * 4));
 }
 
 }  // namespace isobit

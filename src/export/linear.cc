@@ -20,7 +20,8 @@ constexpr std::string_view kHeader = R"(
 #define @NAME_SCRATCH_BYTES @SCRATCHu
 #define @NAME_SELFTEST_ROWS @ROWSu
 
-/* One row: x [@NAME_INPUTS] and y [@NAME_OUTPUTS] codes, which do not overlap. */
+/* One row: x [@NAME_INPUTS] and y [@NAME_OUTPUTS] codes, which do not overlap. Codes of x are @NAME_INPUT_MIN to
+   @NAME_INPUT_MAX, which is not checked. */
 void $_run($_scratch *scratch, const $_input *x, $_output *y);
 
 /* Computes rows whose results isobit has stored: -1, or the index m * @NAME_OUTPUTS + n of the first that is another

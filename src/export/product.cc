@@ -337,10 +337,14 @@ int64_t Product::prepared_element_bytes() const {
   return kernel == ProductKernel::kPairs ? 4 : kernel == ProductKernel::kBytes ? 1 : 2;
 }
 
+std::string Product::prepared_name() const {
+  return kernel == ProductKernel::kPairs ? "pairs" : kernel == ProductKernel::kBytes ? "bytes" : "halves";
+}
+
 std::string Product::key() const {
-  static constexpr const char* kNames[] = {"plain", "pairs", "bytes", "halves"};
-  return std::string(kNames[static_cast<int>(kernel)]) + "_" + number(field_bits) +
-         (kernel == ProductKernel::kPlain ? "_" + std::string(to_string(x)) + (is_wide ? "_64" : "") : "");
+  const std::string bits = "_" + number(field_bits);
+  if (is_prepared()) return prepared_name() + bits;
+  return "plain" + bits + "_" + std::string(to_string(x)) + (is_wide ? "_64" : "");
 }
 
 Product choose_product(CTarget target, int32_t weight_bits, Dtype x, Int128 largest_x, int64_t columns,

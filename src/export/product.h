@@ -40,7 +40,8 @@ struct Product {
   [[nodiscard]] int64_t row_elements() const;
   /// What `count` is for the function of multiply(): columns, words or vectors of a row.
   [[nodiscard]] int64_t count() const;
-  /// Of x when it is prepared: type, elements and bytes.
+  /// Of x when it is prepared: "pairs", "bytes" or "halves"; type, elements and bytes of one.
+  [[nodiscard]] std::string prepared_name() const;
   [[nodiscard]] std::string prepared_type() const;
   [[nodiscard]] int64_t prepared_elements() const;
   [[nodiscard]] int64_t prepared_element_bytes() const;

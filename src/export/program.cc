@@ -182,27 +182,25 @@ std::string CProgram::add_words(const std::string& name, std::span<const uint32_
   return named("$_" + name);
 }
 
-void CProgram::make_external(const std::string& array) {
+void CProgram::make_external(const std::string& name) {
+  // "static const T name[3] = {" or "static const T name = {", at the beginning of a line.
   const std::string of_file = "static const ";
-  const size_t at = data_.find(" " + array + "[");
+  size_t at = data_.find(" " + name + "[");
+  if (at == std::string::npos) at = data_.find(" " + name + " = ");
   const size_t line = data_.rfind(of_file, at), end = data_.find(" =", at);
   const std::string declaration = data_.substr(line + of_file.size(), end - line - of_file.size());
   data_.erase(line, std::string_view("static ").size());
-  add_internal(array, "extern const " + declaration + ";\n");
+  add_internal(name, "extern const " + declaration + ";\n");
 }
 
 std::string CProgram::add_object(const std::string& type, const std::string& name,
-                                 const std::vector<std::string>& members, int64_t bytes, bool is_external) {
+                                 const std::vector<std::string>& members, int64_t bytes) {
   std::string lines;
   for (const std::string& member : members) lines += "  " + named(member) + "\n";
   const std::string in_c = named("$_" + name), of_type = named("const " + type);
-  if (is_external) {
-    add_internal(in_c, "extern " + of_type + " " + in_c + ";\n");
-  } else {
-    const auto [at, is_new] = shared_.emplace(of_type + lines, in_c);
-    if (!is_new) return at->second;
-  }
-  data_ += (is_external ? "" : "static ") + of_type + " " + in_c + " = {\n" + lines + "};\n";
+  const auto [at, is_new] = shared_.emplace(of_type + lines, in_c);
+  if (!is_new) return at->second;
+  data_ += "static " + of_type + " " + in_c + " = {\n" + lines + "};\n";
   sizes.other_bytes += bytes;
   return in_c;
 }

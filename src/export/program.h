@@ -65,12 +65,12 @@ class CProgram {
                         bool is_shared = false);
   /// The same of 32-bit words, which are aligned.
   std::string add_words(const std::string& name, std::span<const uint32_t> words, DataPart part);
-  /// Lets the code read an array that add_array() or add_words() has made.
-  void make_external(const std::string& array);
-  /// An object of a type of the header: the initialisers of its members, a line each. Code reads an external one by its
-  /// name; of other equal ones there is one, the first.
+  /// Lets the code read what add_array(), add_words() or add_object() has made, by its name in C.
+  void make_external(const std::string& name);
+  /// An object of a type of the header: the initialisers of its members, a line each. Of equal ones there is one, the
+  /// first.
   std::string add_object(const std::string& type, const std::string& name, const std::vector<std::string>& members,
-                         int64_t bytes, bool is_external);
+                         int64_t bytes);
   /// A line of comment above what comes next.
   void add_data_comment(const std::string& text) { data_ += "\n/* " + named(text) + " */\n"; }
 

@@ -178,7 +178,7 @@ std::string add_table(CProgram& program, const std::string& name, const Activati
                low_high};
   }
   const int64_t bytes = static_cast<int64_t>(table.kind == TableKind::kInterpolated ? 28 : 32);
-  return "&" + program.add_object(struct_type(form), name + "_table", members, bytes, false);
+  return "&" + program.add_object(struct_type(form), name + "_table", members, bytes);
 }
 
 std::string look_up_function(CProgram& program, const ActivationTable& table) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An export as files: all of them, or none.
+// The export of a file, and as files: all of them, or none.
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
