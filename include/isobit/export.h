@@ -66,7 +66,7 @@ struct CExportSizes {
 
 /// How many of a model's clamps and roundings the vectors of NAME_selftest meet at their limits.
 struct CSelftestCoverage {
-  int64_t clamps = 0, all_clamps = 0;  // tensors whose codes reach both ends, of all that are clamped
+  int64_t clamps = 0, all_clamps = 0;  // tensors whose codes reach an end of the grid, of all that are clamped
   int64_t ties = 0;                    // rescales that meet a number halfway between two integers
 };
 
@@ -81,10 +81,10 @@ struct CExport {
   Dtype x_dtype = Dtype::kS8, y_dtype = Dtype::kS8;
 };
 
-/// C99 that gives the bytes of the model: no heap, no floating point, no recursion; stdint.h and string.h alone. The
-/// same model and options give the same text. docs/microcontrollers.md says what is in it.
-/// Errors: kInvalidArgument for a name that is no C identifier, steps outside their limits; kUnsupported for a model
-/// with x, h, W or R of more than 16 bits, or activation tables that are too large.
+/// C99 that gives the bytes of the model: no heap, no floating point, no recursion; of headers stdint.h, and those of
+/// the target's instructions. The same model and options give the same text. docs/microcontrollers.md says what is in
+/// it. Errors: kInvalidArgument for a name that is no C identifier, steps outside their limits; kUnsupported for a
+/// model with x, h, W or R of more than 16 bits, or activation tables that are too large.
 Result<CExport> export_c(const GruModel& model, const CExportOptions& options = {});
 /// The same of a linear layer of static codes.
 Result<CExport> export_c(const StaticLinearLayer& layer, const CExportOptions& options = {});
@@ -124,7 +124,7 @@ Result<CCheck> check_c_export(const CExport& code, const StaticConvLayer& layer,
 struct CMeasurement {
   CTarget core = CTarget::kCortexM4;
   std::string compiler, emulator, optimisation;  // the first lines of their versions; "-Os"
-  int64_t code_bytes = 0;                        // functions of the export, without NAME_selftest
+  int64_t code_bytes = 0;                        // functions that a step needs
   std::vector<std::string> helpers;              // functions of the compiler's own library, and others that it calls
   int64_t helper_bytes = 0;
   int64_t stack_bytes = 0;   // of a step

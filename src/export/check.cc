@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <sstream>
@@ -26,20 +25,13 @@ std::vector<std::string> compiler_words(const std::string& compiler) {
   return words;
 }
 
-Status write(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  return out ? Status() : Status(StatusCode::kIo, path + ": cannot be written");
-}
-
 /// y of the code for x; `first` and `second` are sizes that its program asks for.
 Result<std::vector<std::byte>> run_export(const CExport& code, std::span<const std::byte> x, int64_t first,
                                           int64_t second, size_t y_bytes, const std::string& compiler) {
   ISOBIT_ASSIGN_OR_RETURN(const WorkFolder folder, WorkFolder::create("export"));
-  for (const ExportedFile& file : code.files) ISOBIT_RETURN_IF_ERROR(write(folder.file(file.name), file.text));
+  for (const ExportedFile& file : code.files) ISOBIT_RETURN_IF_ERROR(folder.write(file.name, file.text));
   const std::string main = folder.file(code.name + "_check.c"), program = folder.file(code.name + "_check");
-  ISOBIT_RETURN_IF_ERROR(write(main, code.check_program));
+  ISOBIT_RETURN_IF_ERROR(folder.write(code.name + "_check.c", code.check_program));
   std::vector<std::string> words = compiler_words(compiler);
   const std::string name = words[0];
   words.insert(words.end(), {"-std=c99", "-O2", "-D" + upper_case(code.name) + "_PORTABLE", "-I", folder.path(), "-o",
@@ -54,7 +46,8 @@ Result<std::vector<std::byte>> run_export(const CExport& code, std::span<const s
   if (run.exit_status != 0 || run.output.size() != y_bytes)
     return Status(StatusCode::kFailedPrecondition, "the exported C gave " + std::to_string(run.output.size()) +
                                                        " bytes, not " + std::to_string(y_bytes) + ", and exit status " +
-                                                       std::to_string(run.exit_status));
+                                                       std::to_string(run.exit_status) + ": " +
+                                                       run.error.substr(0, 500));
   std::vector<std::byte> y(y_bytes);
   std::memcpy(y.data(), run.output.data(), y_bytes);
   return y;

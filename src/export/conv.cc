@@ -105,7 +105,9 @@ std::string size_formula(const ConvAxis& axis, bool transposed, const std::strin
   if (transposed)
     return "(((" + pixels + ") - 1) * " + number(axis.stride) + " + (" + number(axis.extent() - pads + axis.more) +
            "))";
-  return "(((" + pixels + ") + (" + number(pads - axis.extent()) + ")) / " + number(axis.stride) + " + 1)";
+  const std::string least = number(axis.extent() - pads);
+  return "(((" + pixels + ") < " + least + ") ? 0 : ((((" + pixels + ") - (" + least + ")) / " + number(axis.stride) +
+         ") + 1))";
 }
 
 std::string pixel_body(const ConvAxis& axis, bool transposed) {
@@ -124,10 +126,11 @@ int64_t outputs_of(const ConvAxis& axis, bool transposed, int64_t pixels) {
   return pixels + pads < axis.extent() ? 0 : (pixels + pads - axis.extent()) / axis.stride + 1;
 }
 
-/// The rows or columns of a small image with two outputs at least.
+/// The rows or columns of a small image with two outputs, or with one where two need much more.
 int64_t test_size(const ConvAxis& axis, bool transposed) {
+  constexpr int64_t kSmall = 64;
   int64_t pixels = transposed ? 3 : 1;
-  while (outputs_of(axis, transposed, pixels) < 2) ++pixels;
+  while (outputs_of(axis, transposed, pixels) < (pixels < kSmall ? 2 : 1)) ++pixels;
   return pixels;
 }
 
@@ -213,11 +216,11 @@ Result<CExport> export_c(const StaticConvLayer& layer, const CExportOptions& opt
                                 {"@S", number(shape.columns.kernel)}});
   out.files = program.files(head, header, code);
   if (!has_residual) out.check_program = check_program(program, std::string(kCheck));
-  out.measure_program =
-      measure_program(program, "static $_scratch scratch;\nstatic $_output y[@NAME_SELFTEST_OUTPUTS];\n", "",
-                      "  $_run(&scratch, $_selftest_x, " + number(image.rows) + ", " + number(image.columns) + ", y" +
-                          (has_residual ? ", $_selftest_residual" : "") + ");\n",
-                      number(result.rows * result.columns));
+  out.measure_program = measure_program(
+      program, "static $_scratch scratch;\nstatic $_output y[@NAME_SELFTEST_OUTPUTS];\n", "$_selftest(&scratch, y)",
+      "  $_run(&scratch, $_selftest_x, " + number(image.rows) + ", " + number(image.columns) + ", y" +
+          (has_residual ? ", $_selftest_residual" : "") + ");\n",
+      number(result.rows * result.columns));
   out.sizes = program.sizes;
   return out;
 }

@@ -69,7 +69,7 @@ TEST(CExport, EqualTablesAreOne) {
 
 TEST(CExport, RefusesNamesStepsAndWidths) {
   const GruModel model = model_of(plain_shape());
-  for (const char* name : {"2fast", "a-b", "int", "_enc", "a__b", "ünder"})
+  for (const char* name : {"2fast", "a-b", "int", "_enc", "enc_", "a__b", "ünder"})
     refused(export_c(model, {.name = name}).status(), StatusCode::kInvalidArgument, name);
   refused(export_c(model, {.name = std::string(41, 'a')}).status(), StatusCode::kInvalidArgument, "41 characters");
   for (const int64_t steps : {int64_t{0}, int64_t{1001}, std::numeric_limits<int64_t>::min()})
@@ -113,6 +113,74 @@ TEST(CExport, NamesComeFromTheModel) {
   EXPECT_EQ(name_of("1st"), "gru_1st");
   EXPECT_EQ(name_of("double"), "gru_double");
   EXPECT_EQ(name_of("..."), "gru");
+}
+
+TEST(CExport, NamesOfFilesEndNoComment) {
+  GruModelParameters p = model_of(plain_shape()).parameters();
+  p.name = "a */ int main(void) { return 7; } /* $ @NAME\n#error";
+  const GruModel model = GruModel::create(p).value();
+  const CExport code = export_c(model, {.name = "enc"}).value();
+  for (const ExportedFile& file : code.files) EXPECT_EQ(file.text.find("*/"), file.text.find("*/\n")) << file.name;
+  EXPECT_NE(code.files[0].text.find("$ @NAME\\n#error"), std::string::npos);
+  Random random(8);
+  const Result<CCheck> check = check_c_export(code, model, codes_of(random, model.input_grid(), 6), 1, 1);
+  ASSERT_TRUE(check.ok()) << check.status().message();
+  EXPECT_EQ(check->first_difference, "");
+}
+
+TEST(CExport, UnsignedWeightsAndRowsOfZeros) {
+  Random random(9);
+  for (const int32_t bits : {2, 4, 8, 11}) {
+    RandomShape shape = plain_shape();
+    shape.weight_bits = bits;
+    GruModelParameters p = model_of(shape).parameters();
+    GruLayerParameters& layer = p.layers[0];
+    layer.grids[kW].is_signed = false;
+    for (Grid& grid : layer.W_grid) grid.is_signed = false;
+    layer.W_grid[0].shift = -32;
+    layer.W = random_codes(random, 15, 6, layer.grids[kW]);
+    for (int64_t k = 0; k < 6; ++k) layer.W.set(0, k, 0);
+    layer.bw.set(0, 0, 0);
+    ASSERT_TRUE(derive_rescales(layer, "layer").ok());
+    const GruModel model = GruModel::create(p).value();
+    for (const CTarget target : {CTarget::kGeneric, CTarget::kCortexM4, CTarget::kCortexM55}) {
+      const CExport code = export_c(model, {.name = "enc", .target = target}).value();
+      const std::vector<std::byte> x = codes_of(random, model.input_grid(), 20 * 6);
+      const Result<CCheck> check =
+          check_c_export(code, model, x, 20, 1, "cc -fsanitize=undefined -fno-sanitize-recover");
+      ASSERT_TRUE(check.ok()) << check.status().message();
+      EXPECT_EQ(check->first_difference, "") << bits;
+    }
+  }
+}
+
+TEST(CExport, SizesOfImagesAreThoseOfTheLibrary) {
+  Random random(10);
+  StaticConvParameters p;
+  p.shape = {.rows = {.kernel = 3, .stride = 2}, .columns = {.kernel = 4, .dilation = 2, .pad_before = 1}};
+  p.linear = random_conv_linear(random, 1, 12, Grid{}, Grid{});
+  const CExport code = export_c(StaticConvLayer::create(p, "c").value(), {.name = "c"}).value();
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_c_export(code, folder.file("c")).ok());
+  std::ofstream(folder.file("c/main.c")) << "#include \"c.h\"\n#include <stdio.h>\nint main(void)\n{\n  int n;\n"
+                                            "  for (n = 1; n < 12; ++n)\n    printf(\"%d %d \", C_OUTPUT_ROWS(n), "
+                                            "C_OUTPUT_COLUMNS(n));\n  return 0;\n}\n";
+  ASSERT_EQ(run_process({"cc", "-o", folder.file("main"), folder.file("c/main.c")}).value().exit_status, 0);
+  std::istringstream sizes(run_process({folder.file("main")}).value().output);
+  for (int64_t n = 1; n < 12; ++n) {
+    int64_t rows = 0, columns = 0;
+    sizes >> rows >> columns;
+    EXPECT_EQ(rows, n < 3 ? 0 : (n - 3) / 2 + 1);
+    EXPECT_EQ(columns, n + 1 < 7 ? 0 : n + 1 - 7 + 1);
+  }
+}
+
+TEST(CExport, IsATargetOfCMake) {
+  const CExport code = export_c(model_of(plain_shape()), {.name = "enc"}).value();
+  const std::string& text = code.files[3].text;
+  EXPECT_NE(text.find("add_library(enc STATIC ${CMAKE_CURRENT_LIST_DIR}/enc.c ${CMAKE_CURRENT_LIST_DIR}/enc_data.c)"),
+            std::string::npos)
+      << text;
 }
 
 TEST(CExport, WritesAllFilesOrNone) {

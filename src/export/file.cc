@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The export of a file, and as files: all of them, or none.
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -39,12 +40,14 @@ Result<CExport> export_c(const ArrayReader& file, std::string_view layer, const 
 Status write_c_export(const CExport& code, const std::string& folder, bool force) {
   std::error_code error;
   const fs::path path(folder);
+  if (folder.empty()) return {StatusCode::kInvalidArgument, "the folder has no name; give one that does not exist"};
   const bool exists = fs::exists(path, error);
   if (exists && !fs::is_directory(path, error))
     return {StatusCode::kInvalidArgument, folder + ": is no folder; give one that does not exist, or an empty one"};
-  if (exists && !force && !fs::is_empty(path, error))
+  if (exists && !force && !fs::is_empty(path, error) && !error)
     return {StatusCode::kInvalidArgument,
             folder + ": is not empty, and nothing is overwritten without --force; give another folder"};
+  if (error) return io_error(folder, error);
   for (const ExportedFile& file : code.files) {
     const fs::path to = path / file.name;
     if (fs::exists(to, error) && !fs::is_regular_file(to, error))
@@ -53,31 +56,27 @@ Status write_c_export(const CExport& code, const std::string& folder, bool force
   }
   fs::create_directories(path, error);
   if (error) return io_error(folder, error);
-  // Each file beside its place first: a full disk leaves what was there.
-  std::vector<std::pair<fs::path, fs::path>> renames;
-  const auto remove_all = [&] {
+  // All files in a folder of their own first: a full disk leaves what was there.
+  std::string pattern = (path / ".isobit-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) return {StatusCode::kIo, folder + ": " + std::strerror(errno)};
+  const fs::path beside(pattern);
+  const auto give_up = [&](Status status) {
     std::error_code ignored;
-    for (const auto& [from, to] : renames) fs::remove(from, ignored);
+    fs::remove_all(beside, ignored);
     if (!exists) fs::remove(path, ignored);
+    return status;
   };
   for (const ExportedFile& file : code.files) {
-    const fs::path to = path / file.name, from = path / (file.name + ".isobit_tmp");
-    renames.emplace_back(from, to);
-    std::ofstream out(from, std::ios::binary | std::ios::trunc);
+    std::ofstream out(beside / file.name, std::ios::binary);
     out << file.text;
     out.close();
-    if (out) continue;
-    const std::string message = from.string() + ": cannot be written: " + std::strerror(errno);
-    remove_all();
-    return {StatusCode::kIo, message};
+    if (!out) return give_up({StatusCode::kIo, (path / file.name).string() + ": cannot be written"});
   }
-  for (const auto& [from, to] : renames) {
-    fs::rename(from, to, error);
-    if (!error) continue;
-    const Status status = io_error(to.string(), error);
-    remove_all();
-    return status;
+  for (const ExportedFile& file : code.files) {
+    fs::rename(beside / file.name, path / file.name, error);
+    if (error) return give_up(io_error((path / file.name).string(), error));
   }
+  fs::remove(beside, error);
   return {};
 }
 

@@ -160,15 +160,19 @@ class GruExport {
  private:
   [[nodiscard]] int64_t directions() const { return model_.parameters().directions; }
   [[nodiscard]] bool is_one_way() const { return directions() == 1; }
-  /// Between layers of a bidirectional model: "const" or not, "layer0".
+  /// Outputs of inner layers of a bidirectional model: ", int8_t *layer0", ", layer0", and lines that declare them.
   [[nodiscard]] std::string inner_arguments() const;
   [[nodiscard]] std::string inner_names() const;
+  [[nodiscard]] std::string inner_lines(const std::string& before, const std::string& after) const;
   std::string copy(Dtype dtype);
-  std::string call(const GruLayerPlan& layer, const std::string& x, const std::string& state);
+  std::string call(const GruLayerPlan& layer, const std::string& x, const std::string& indent);
   std::string init_state();
   std::string one_way_code();
   std::string two_way_code();
+  [[nodiscard]] std::vector<std::string> head(const std::string& text) const;
   std::string header(const CStruct& state, const CStruct& scratch);
+  [[nodiscard]] std::string program_that_checks() const;
+  [[nodiscard]] std::string program_that_measures() const;
   void fill_structs(CStruct& state, CStruct& scratch);
 
   const GruModel& model_;
@@ -188,6 +192,14 @@ std::string GruExport::inner_names() const {
   std::string text;
   for (int64_t l = 0; l + 1 < model_.layer_count(); ++l) text += ", layer" + std::to_string(l);
   return text;
+}
+
+std::string GruExport::inner_lines(const std::string& before, const std::string& after) const {
+  std::string lines;
+  for (int64_t l = 0; !is_one_way() && l + 1 < model_.layer_count(); ++l)
+    lines += fill(before, {{"@T", c_type(layers_[static_cast<size_t>(l * directions())].h())}}) + "layer" +
+             std::to_string(l) + after;
+  return lines;
 }
 
 std::string GruExport::copy(Dtype dtype) {
@@ -306,6 +318,44 @@ std::string GruExport::header(const CStruct& state, const CStruct& scratch) {
          fill(std::string(kTwoWayHeader), {{"@INNER_TEXT", inner_text}, {"@INNER_ARGUMENTS", inner_arguments()}});
 }
 
+std::vector<std::string> GruExport::head(const std::string& text) const {
+  std::vector<std::string> head = {text + ", rounding " + std::string(to_string(layers_[0].p->rounding)) + "."};
+  for (const GruLayerPlan& layer : layers_) {
+    head.push_back("");
+    head.push_back(layer.label + ": grids");
+    for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
+      const Grid& grid = layer.p->grids[static_cast<size_t>(tensor)];
+      std::string line = "  " + std::string(kGruTensorNames[static_cast<size_t>(tensor)]);
+      line.resize(8, ' ');
+      head.push_back(line + (tensor >= kW && tensor <= kBr ? format("%2d bits, a scale for each row", grid.bits)
+                                                           : grid_text(grid)));
+    }
+  }
+  add_closing_lines(head, options_.target);
+  return head;
+}
+
+std::string GruExport::program_that_checks() const {
+  return check_program(
+      program_,
+      fill(std::string(kCheck), {{"@INNER_MEMORY", inner_lines("    @T *", " = memory(steps * @NAME_OUTPUTS * 2);\n")},
+                                 {"@INNER_NAMES", is_one_way() ? "" : inner_names()}}));
+}
+
+std::string GruExport::program_that_measures() const {
+  const std::string size = "[@NAME_SELFTEST_STEPS * @NAME_OUTPUTS];\n";
+  std::string objects = "static $_state state;\nstatic $_scratch scratch;\n";
+  std::string steps =
+      "  uint32_t t;\n  for (t = 0; t < @NAME_SELFTEST_STEPS; ++t)\n"
+      "    $_step(&state, &scratch, $_selftest_x + t * @NAME_INPUTS, 0);\n";
+  if (!is_one_way()) {
+    objects += "static $_output y" + size + inner_lines("static @T ", size);
+    steps = "  $_run(&state, &scratch, $_selftest_x, y" + inner_names() + ", @NAME_SELFTEST_STEPS);\n";
+  }
+  const std::string selftest = "$_selftest(&state, &scratch" + (is_one_way() ? ")" : ", y" + inner_names() + ")");
+  return measure_program(program_, objects, selftest, steps, "@NAME_SELFTEST_STEPS");
+}
+
 Result<CExport> GruExport::make() {
   for (const GruLayerPlan& layer : layers_) {
     const std::string key = layer.key();
@@ -332,41 +382,10 @@ Result<CExport> GruExport::make() {
   out.coverage = test.coverage;
   out.x_dtype = model_.input_grid().dtype();
   out.y_dtype = model_.output_grid().dtype();
-  std::vector<std::string> head = {out.model + ", rounding " + std::string(to_string(layers_[0].p->rounding)) + "."};
-  for (const GruLayerPlan& layer : layers_) {
-    head.push_back("");
-    head.push_back(layer.label + ": grids");
-    for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
-      const Grid& grid = layer.p->grids[static_cast<size_t>(tensor)];
-      std::string line = "  " + std::string(kGruTensorNames[static_cast<size_t>(tensor)]);
-      line.resize(8, ' ');
-      head.push_back(line + (tensor >= kW && tensor <= kBr ? format("%2d bits, a scale for each row", grid.bits)
-                                                           : grid_text(grid)));
-    }
-  }
-  add_closing_lines(head, options_.target);
   const std::string code = is_one_way() ? one_way_code() : two_way_code();
-  out.files = program_.files(head, header(state, scratch), code);
-  std::string inner_memory;
-  for (int64_t l = 0; !is_one_way() && l + 1 < model_.layer_count(); ++l)
-    inner_memory += "    " + c_type(layers_[static_cast<size_t>(l * directions())].h()) + " *layer" +
-                    std::to_string(l) + " = memory(steps * @NAME_OUTPUTS * 2);\n";
-  out.check_program = check_program(
-      program_, fill(std::string(kCheck),
-                     {{"@INNER_MEMORY", inner_memory}, {"@INNER_NAMES", is_one_way() ? "" : inner_names()}}));
-  std::string objects = "static $_state state;\nstatic $_scratch scratch;\n";
-  std::string steps =
-      "  uint32_t t;\n  for (t = 0; t < @NAME_SELFTEST_STEPS; ++t)\n"
-      "    $_step(&state, &scratch, $_selftest_x + t * @NAME_INPUTS, 0);\n";
-  if (!is_one_way()) {
-    const std::string size = "[@NAME_SELFTEST_STEPS * @NAME_OUTPUTS];\n";
-    objects += "static $_output y" + size;
-    for (int64_t l = 0; l + 1 < model_.layer_count(); ++l)
-      objects +=
-          "static " + c_type(layers_[static_cast<size_t>(l * directions())].h()) + " layer" + std::to_string(l) + size;
-    steps = "  $_run(&state, &scratch, $_selftest_x, y" + inner_names() + ", @NAME_SELFTEST_STEPS);\n";
-  }
-  out.measure_program = measure_program(program_, objects, "  $_init_state(&state);\n", steps, "@NAME_SELFTEST_STEPS");
+  out.files = program_.files(head(out.model), header(state, scratch), code);
+  out.check_program = program_that_checks();
+  out.measure_program = program_that_measures();
   out.sizes = program_.sizes;
   return out;
 }

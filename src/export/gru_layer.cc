@@ -36,7 +36,7 @@ std::array<CellRescale, 8> cell_rescales(const GruLayerParameters& p) {
            {"u_to_one", p.u_to_one}}};
 }
 
-GruLinearPlan plan_linear(const std::string& prefix, CTarget target, const CodeMatrix& weights, int32_t weight_bits,
+GruLinearPlan plan_linear(const std::string& prefix, CTarget target, const CodeMatrix& weights, const Grid& weight_grid,
                           const Grid& x, const CodeMatrix& bias, const std::vector<RescaleParameters>& to_acc,
                           const std::vector<RescaleParameters>& to_out, Rounding rounding,
                           const GruLinearWidths& widths) {
@@ -51,7 +51,8 @@ GruLinearPlan plan_linear(const std::string& prefix, CTarget target, const CodeM
     linear.start.push_back(start);
     largest = std::max(largest, start < 0 ? -static_cast<Int128>(start) : static_cast<Int128>(start));
   }
-  linear.product = choose_product(target, weight_bits, x.dtype(), largest_code(x), weights.columns(), largest);
+  linear.product = choose_product(target, weight_grid.bits, weight_grid.is_signed, x.dtype(), largest_code(x),
+                                  weights.columns(), largest);
   linear.has_multipliers = has_multiplier(to_out);
   linear.is_wide = linear.product.is_wide || linear.has_multipliers || !fits_s32(widths.result);
   return linear;
@@ -142,8 +143,7 @@ struct Ratio {
 };
 Ratio add_ratio(CProgram& program, const GruLayerPlan& layer) {
   const bool is_wide = layer.is_wide || layer.has_multipliers;
-  std::string round;
-  for (const CellRescale& rescale : cell_rescales(*layer.p)) round = program.round_shift(is_wide, rescale.ratio.shift);
+  const std::string round = program.round_shift(is_wide);
   Ratio ratio;
   ratio.type = layer.has_multipliers ? "$_ratio" : "$_shift";
   ratio.function = ratio.type + (layer.is_wide ? "_rescale_64" : "_rescale");
@@ -165,12 +165,11 @@ Ratio add_ratio(CProgram& program, const GruLayerPlan& layer) {
 
 /// The statements that make ih or hh of a row from its sum.
 std::string linear_lines(CProgram& program, const GruLayerPlan& layer, const GruLinearPlan& linear,
-                         const std::string& out, const std::vector<RescaleParameters>& rescales) {
-  std::string round;
-  for (const RescaleParameters& ratio : rescales) round = program.round_shift(linear.is_wide, ratio.shift);
+                         const std::string& out) {
+  const std::string round = program.round_shift(linear.is_wide);
   const std::string& m = linear.prefix;
-  // In this order: without what fields add, the sum is one that the proof knows.
-  std::string sum = "sums_" + m + "[gate]" + (linear.product.has_fields() ? " - less_" + m : std::string()) + " + p->" +
+  // In this order: without what the offset adds, the sum is one that the proof knows.
+  std::string sum = "sums_" + m + "[gate]" + (linear.product.needs_sum() ? " - less_" + m : std::string()) + " + p->" +
                     m + "_start[row]";
   const bool is_widened = linear.is_wide && !linear.product.is_wide;
   if (is_widened || linear.has_multipliers) sum = std::string(is_widened ? "(int64_t)" : "") + "(" + sum + ")";
@@ -197,23 +196,25 @@ std::string linear_members(const GruLinearPlan& linear) {
 std::string prepare_lines(CProgram& program, const GruLinearPlan& linear, const std::string& x,
                           const std::string& count) {
   const Product& product = linear.product;
-  if (!product.is_prepared() && !product.has_fields()) return {};
+  if (!product.is_prepared() && !product.needs_sum()) return {};
   const std::string function = prepare(program, product), &m = linear.prefix;
-  const std::string sum =
-      function + "(" + x + ", p->" + count + (product.is_prepared() ? ", prepared_" + m : std::string()) + ")";
-  if (!product.has_fields()) return "  (void)" + sum + ";\n";
-  const int64_t half = int64_t{1} << (product.field_bits - 1);
-  return "  const " + product.sum() + " less_" + m + " = " + (half > 1 ? c_number(half) + " * " : std::string()) + sum +
-         "; /* stored weights are " + std::to_string(half) + " too large */\n";
+  const std::string call =
+      function + "(" + x + ", p->" + count + (product.is_prepared() ? ", prepared_" + m : std::string()) + ");";
+  if (!product.needs_sum()) return "  " + call + "\n";
+  return "  const " + product.sum() + " less_" + m + " = " + c_number(product.offset) + " * " + call +
+         " /* stored weights are so much too large */\n";
 }
+
+/// A shift as it is stored. Of 32 bits, only what is always 0 can be shifted further to the left than int32 has room.
+int stored_shift(bool is_wide, int shift) { return !is_wide && shift < -30 ? 0 : shift; }
 
 /// The branches of the rounding functions that a layer needs, of code that is there.
 void note_shifts(CProgram& program, const GruLayerPlan& layer) {
   const GruLayerParameters& p = *layer.p;
-  for (const RescaleParameters& ratio : p.acc_to_ih) program.round_shift(layer.W.is_wide, ratio.shift);
-  for (const RescaleParameters& ratio : p.acc_to_hh) program.round_shift(layer.R.is_wide, ratio.shift);
-  for (const CellRescale& rescale : cell_rescales(p))
-    program.round_shift(layer.is_wide || layer.has_multipliers, rescale.ratio.shift);
+  const auto note = [&](bool is_wide, int shift) { program.note_shift(is_wide, stored_shift(is_wide, shift)); };
+  for (const RescaleParameters& ratio : p.acc_to_ih) note(layer.W.is_wide, ratio.shift);
+  for (const RescaleParameters& ratio : p.acc_to_hh) note(layer.R.is_wide, ratio.shift);
+  for (const CellRescale& rescale : cell_rescales(p)) note(layer.is_wide || layer.has_multipliers, rescale.ratio.shift);
   for (const ActivationTable& table : p.tables) look_up_function(program, table);
 }
 
@@ -224,16 +225,15 @@ std::vector<std::string> add_linear_data(CProgram& program, const GruLayerPlan& 
                                          const CodeMatrix& weights, int32_t bits,
                                          const std::vector<RescaleParameters>& rescales) {
   const std::string name = layer.label + "_" + linear.prefix;
-  const int64_t half = linear.product.has_fields() ? int64_t{1} << (linear.product.field_bits - 1) : 0;
   program.add_data_comment(linear.prefix + " of " + layer.label + ": " + std::to_string(weights.rows()) + " x " +
                            std::to_string(weights.columns()) + ", " + count_text(bits, "bit"));
   const std::string array = add_weights(program, name, linear.product, weights.rows(),
-                                        [&](int64_t r, int64_t c) { return weights.at(r, c) + half; });
+                                        [&](int64_t r, int64_t c) { return weights.at(r, c) + linear.product.offset; });
   const Dtype sum = linear.product.is_wide ? Dtype::kS64 : Dtype::kS32;
   std::vector<int64_t> multipliers, shifts;
   for (const RescaleParameters& ratio : rescales) {
     multipliers.push_back(ratio.multiplier);
-    shifts.push_back(ratio.shift);
+    shifts.push_back(stored_shift(linear.is_wide, ratio.shift));
   }
   std::vector<std::string> members = {
       array + ", " + c_number(linear.product.row_elements()) + ", " + c_number(linear.product.count()) + ",",
@@ -272,10 +272,10 @@ Result<GruLayerPlan> plan_gru_layer(const GruLayerParameters& p, const std::stri
   GruLayerPlan layer;
   layer.p = &p;
   layer.label = label;
-  layer.W = plan_linear("W", target, p.W, p.grids[kW].bits, p.grids[kX], p.bw, p.bw_to_acc, p.acc_to_ih, p.rounding,
-                        proof.ih);
-  layer.R = plan_linear("R", target, p.R, p.grids[kR].bits, p.grids[kH], p.br, p.br_to_acc, p.acc_to_hh, p.rounding,
-                        proof.hh);
+  layer.W =
+      plan_linear("W", target, p.W, p.grids[kW], p.grids[kX], p.bw, p.bw_to_acc, p.acc_to_ih, p.rounding, proof.ih);
+  layer.R =
+      plan_linear("R", target, p.R, p.grids[kR], p.grids[kH], p.br, p.br_to_acc, p.acc_to_hh, p.rounding, proof.hh);
   layer.is_wide = !proof.cell_s32;
   for (GruLinearPlan* linear : {&layer.W, &layer.R}) linear->is_wide |= layer.is_wide;  // its limits are the cell's
   const std::array<CellRescale, 8> rescales = cell_rescales(p);
@@ -287,7 +287,7 @@ Result<GruLayerPlan> plan_gru_layer(const GruLayerParameters& p, const std::stri
 
 GruLayerCode add_gru_layer_code(CProgram& program, const GruLayerPlan& layer, const std::string& suffix) {
   const GruLayerParameters& p = *layer.p;
-  const GruLayerCode names = {"$_layer" + suffix + "_data", "$_layer" + suffix};
+  GruLayerCode names = {"$_layer" + suffix + "_data", "$_layer" + suffix};
   // Types come before the layer's, which has members of them.
   const Ratio ratio = add_ratio(program, layer);
   std::array<std::string, 3> look_up;
@@ -319,8 +319,8 @@ GruLayerCode add_gru_layer_code(CProgram& program, const GruLayerPlan& layer, co
                                                   {"@LOOK1", look_up[1]},
                                                   {"@LOOK2", look_up[2]},
                                                   {"@RESCALE", ratio.function},
-                                                  {"@IH", linear_lines(program, layer, layer.W, "ih", p.acc_to_ih)},
-                                                  {"@HH", linear_lines(program, layer, layer.R, "hh", p.acc_to_hh)},
+                                                  {"@IH", linear_lines(program, layer, layer.W, "ih")},
+                                                  {"@HH", linear_lines(program, layer, layer.R, "hh")},
                                                   {"@CLAMP", program.clamp(layer.is_wide)},
                                                   {"@LAYER", names.type},
                                                   {"@F", names.function},
@@ -353,10 +353,14 @@ void add_gru_layer_data(CProgram& program, const GruLayerPlan& layer, const std:
   members.push_back(c_number(p.one - grids[kU].zero_point) + ", /* one */");
   for (const auto& [name, ratio] : cell_rescales(p))
     members.push_back("{" + (layer.has_multipliers ? c_number(ratio.multiplier) + ", " : std::string()) +
-                      c_number(ratio.shift) + "}, /* " + name + " */");
+                      c_number(stored_shift(layer.is_wide || layer.has_multipliers, ratio.shift)) + "}, /* " + name +
+                      " */");
   members.push_back(tables);
-  const int64_t pointers = 9 + (layer.W.has_multipliers ? 1 : 0) + (layer.R.has_multipliers ? 1 : 0);
-  const int64_t words = 6 + pointers + (layer.is_wide ? 2 : 1) * 17 + (layer.has_multipliers ? 16 : 8);
+  // Words of 4 bytes, on a microcontroller; members of 8 bytes begin at a multiple of 8.
+  int64_t words = 12 + (layer.W.has_multipliers ? 1 : 0) + (layer.R.has_multipliers ? 1 : 0);
+  if (layer.is_wide) words = (words + 1) / 2 * 2;
+  words += (layer.is_wide ? 2 : 1) * 17 + (layer.has_multipliers ? 16 : 8) + 3;
+  if (layer.is_wide) words = (words + 1) / 2 * 2;
   program.add_data_comment(layer.label);
   program.make_external(program.add_object(type, layer.label, members, words * 4));
 }

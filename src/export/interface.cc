@@ -15,7 +15,11 @@ namespace {
 constexpr int64_t kMostSteps = 1000;
 
 /// A float32 as C99 reads it back.
-std::string c_float(float value) { return format("%af", static_cast<double>(value)); }
+std::string c_float(float value) {
+  std::string text = format("%.9g", static_cast<double>(value));  // enough digits for every float32
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text + "f";
+}
 
 constexpr std::string_view kQuantize = R"(
 /* The code of a number: x / scale rounded to the nearest integer, ties to even, plus the zero point, clamped. Rounded in
@@ -103,7 +107,11 @@ static void steps(void)
 int main(void)
 {
   uint32_t instructions, stack;
-@FIRST  machine_paint_stack();
+  if (@SELFTEST >= 0) {
+    machine_write("the self-test failed");
+    return 1;
+  }
+  machine_paint_stack();
   steps();
   stack = machine_stack_used();
   machine_start_count();
@@ -120,10 +128,10 @@ int main(void)
 
 }  // namespace
 
-std::string measure_program(const CProgram& program, const std::string& objects, const std::string& first,
+std::string measure_program(const CProgram& program, const std::string& objects, const std::string& selftest,
                             const std::string& steps, const std::string& count) {
   return program.named(fill(std::string(kMeasureProgram),
-                            {{"@OBJECTS", objects}, {"@FIRST", first}, {"@STEPS", steps}, {"@COUNT", count}}));
+                            {{"@OBJECTS", objects}, {"@SELFTEST", selftest}, {"@STEPS", steps}, {"@COUNT", count}}));
 }
 
 std::string check_program(const CProgram& program, const std::string& body) {
@@ -200,8 +208,7 @@ std::string grid_constants(const std::string& type, const std::string& tensor, c
   return "\n/* A code of " + tensor + ": it stands for (code - zero point) * scale. */\ntypedef " +
          c_type(grid.dtype()) + " $_" + type + ";\n" + prefix + "MIN (" + std::to_string(grid.min()) + ")\n" + prefix +
          "MAX " + std::to_string(grid.max()) + "\n" + prefix + "ZERO_POINT (" + std::to_string(grid.zero_point) +
-         ")\n" + prefix + "SCALE " + c_float(grid.scale()) + " /* " +
-         format("%.9g", static_cast<double>(grid.scale())) + " */\n";
+         ")\n" + prefix + "SCALE " + c_float(grid.scale()) + "\n";
 }
 
 void add_quantize(CProgram& program, const Grid& grid) {

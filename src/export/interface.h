@@ -52,8 +52,9 @@ void add_quantize(CProgram& program, const Grid& grid);
 /// take the `count` codes at x and write what they give with put(y, codes).
 std::string check_program(const CProgram& program, const std::string& body);
 
-/// CExport::measure_program: `objects` are declared once, `first` runs once, `steps` runs `count` steps.
-std::string measure_program(const CProgram& program, const std::string& objects, const std::string& first,
+/// CExport::measure_program: `objects` are declared once, `selftest` is called first and must give -1, `steps` runs
+/// `count` steps.
+std::string measure_program(const CProgram& program, const std::string& objects, const std::string& selftest,
                             const std::string& steps, const std::string& count);
 
 /// The lines that close the comment at the top of each file.

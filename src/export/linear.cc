@@ -109,7 +109,8 @@ Result<CExport> export_c(const StaticLinearLayer& layer, const CExportOptions& o
                                 {"@PREPARED", is_prepared ? ", scratch->prepared" : ""}});
   out.files = program.files(head, header, code);
   out.check_program = check_program(program, std::string(kCheck));
-  out.measure_program = measure_program(program, "static $_scratch scratch;\nstatic $_output y[@NAME_OUTPUTS];\n", "",
+  out.measure_program = measure_program(program, "static $_scratch scratch;\nstatic $_output y[@NAME_OUTPUTS];\n",
+                                        "$_selftest(&scratch, y)",
                                         "  uint32_t m;\n  for (m = 0; m < @NAME_SELFTEST_ROWS; ++m) $_run(&scratch, "
                                         "$_selftest_x + m * @NAME_INPUTS, y);\n",
                                         "@NAME_SELFTEST_ROWS");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -43,13 +42,6 @@ Result<Board> board_of(CTarget core) {
                 "core " + std::string(to_string(core)) + " is no Cortex-M; give cortex-m3, m4, m7, m33 or m55");
 }
 
-Status write(const std::string& path, std::string_view text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  return out ? Status() : Status(StatusCode::kIo, path + ": cannot be written");
-}
-
 /// run_process() of what must succeed.
 Result<ProcessResult> succeed(const std::vector<std::string>& words) {
   ISOBIT_ASSIGN_OR_RETURN(ProcessResult run, run_process(words));
@@ -75,11 +67,11 @@ Result<CMeasurement> measure_c_export(const CExport& code, CTarget core, const s
   if (code.measure_program.empty())
     return Status(StatusCode::kUnsupported, "a table is one look-up, which is not measured");
   ISOBIT_ASSIGN_OR_RETURN(const WorkFolder folder, WorkFolder::create("measure"));
-  for (const ExportedFile& file : code.files) ISOBIT_RETURN_IF_ERROR(write(folder.file(file.name), file.text));
-  ISOBIT_RETURN_IF_ERROR(write(folder.file("machine.c"), kMachineC));
-  ISOBIT_RETURN_IF_ERROR(write(folder.file("machine.h"), kMachineH));
-  ISOBIT_RETURN_IF_ERROR(write(folder.file("machine.ld"), kMachineLd));
-  ISOBIT_RETURN_IF_ERROR(write(folder.file("measure.c"), code.measure_program));
+  for (const ExportedFile& file : code.files) ISOBIT_RETURN_IF_ERROR(folder.write(file.name, file.text));
+  ISOBIT_RETURN_IF_ERROR(folder.write("machine.c", kMachineC));
+  ISOBIT_RETURN_IF_ERROR(folder.write("machine.h", kMachineH));
+  ISOBIT_RETURN_IF_ERROR(folder.write("machine.ld", kMachineLd));
+  ISOBIT_RETURN_IF_ERROR(folder.write("measure.c", code.measure_program));
 
   CMeasurement out;
   out.core = core;
@@ -109,7 +101,7 @@ Result<CMeasurement> measure_c_export(const CExport& code, CTarget core, const s
     if (fields.size() != 4 || (fields[2] != "t" && fields[2] != "T" && fields[2] != "W")) continue;
     const int64_t bytes = std::stoll(fields[1], nullptr, 16);
     const std::string& symbol = fields[3];
-    if (symbol == "main" || symbol.starts_with("machine_") || symbol.find("fault") != std::string::npos) continue;
+    if (symbol == code.name + "_selftest") continue;
     if (symbol.starts_with(code.name + "_")) {
       out.code_bytes += bytes;
     } else if (symbol.starts_with("__") || symbol.starts_with("mem")) {

@@ -130,11 +130,10 @@ static void @F(const uint32_t *w, uint32_t row, const uint32_t *x, uint32_t coun
 )";
 
 constexpr std::string_view kPreparePairs = R"(
-/* Codes of x in pairs that are @DISTANCE apart; zeros behind the last. Returns their sum. */
-static int32_t @F(const @X *x, uint32_t n, uint32_t *pairs)
+/* Codes of x in pairs that are @DISTANCE apart; zeros behind the last.@RETURNS */
+static @RESULT @F(const @X *x, uint32_t n, uint32_t *pairs)
 {
-  int32_t sum = 0;
-  uint32_t k, f;
+@START  uint32_t k, f;
   for (k = 0; k < n; k += 2u * @DISTANCEu) {
     for (f = 0; f < @DISTANCEu; ++f) {
       const uint32_t first = k + f;
@@ -142,11 +141,9 @@ static int32_t @F(const @X *x, uint32_t n, uint32_t *pairs)
       const int32_t a = (first < n) ? x[first] : 0;
       const int32_t b = (second < n) ? x[second] : 0;
       *pairs++ = ((uint32_t)a & 0xFFFFu) | ((uint32_t)b << 16);
-      sum += a + b;
-    }
+@ADD    }
   }
-  return sum;
-}
+@END}
 )";
 
 // ---- Vectors
@@ -192,23 +189,20 @@ static void @F(const @W *w, uint32_t row, const @X *x, uint32_t count, int32_t *
 )";
 
 constexpr std::string_view kPrepareVectors = R"(
-/* Codes of x in the order in which vectors of weights meet them; zeros behind the last. Returns their sum. */
-static int32_t @F(const @X *x, uint32_t n, @P *prepared)
+/* Codes of x in the order in which vectors of weights meet them; zeros behind the last.@RETURNS */
+static @RESULT @F(const @X *x, uint32_t n, @P *prepared)
 {
-  int32_t sum = 0;
-  uint32_t k, f, lane;
+@START  uint32_t k, f, lane;
   for (k = 0; k < n; k += @ELEMENTSu) {
     for (f = 0; f < @PERu; ++f) {
       for (lane = 0; lane < @LANESu; ++lane) {
         const uint32_t at = k + (lane * @PERu) + f;
         const int32_t a = (at < n) ? x[at] : 0;
         *prepared++ = (@P)a;
-        sum += a;
-      }
+@ADD      }
     }
   }
-  return sum;
-}
+@END}
 )";
 
 /// Weights in a byte.
@@ -347,14 +341,16 @@ std::string Product::key() const {
   return "plain" + bits + "_" + std::string(to_string(x)) + (is_wide ? "_64" : "");
 }
 
-Product choose_product(CTarget target, int32_t weight_bits, Dtype x, Int128 largest_x, int64_t columns,
+Product choose_product(CTarget target, int32_t weight_bits, bool is_signed, Dtype x, Int128 largest_x, int64_t columns,
                        Int128 sum_bound) {
   Product product;
   product.field_bits = weight_bits <= 2 ? weight_bits : weight_bits <= 4 ? 4 : weight_bits <= 8 ? 8 : 16;
   product.x = x;
   product.columns = columns;
+  if (product.has_fields() == is_signed)
+    product.offset = (is_signed ? 1 : -1) * (int64_t{1} << (product.field_bits - 1));
   Int128 bound = sum_bound;
-  if (product.has_fields())  // of fields, and of what their users subtract
+  if (product.needs_sum())  // of what is stored, and of what users subtract
     bound = std::max(bound, bound_multiply(bound_multiply(largest_x, columns), Int128{1} << product.field_bits));
   product.is_wide = !fits_s32(bound);
   if (product.is_wide || product.field_bits == 16 || x == Dtype::kU16) return product;
@@ -427,12 +423,19 @@ std::string prepare(CProgram& program, const Product& product) {
     return program.add_function(
         name, fill(std::string(kSum), {{"@F", name}, {"@X", c_type(product.x)}, {"@S", product.sum()}}));
   }
-  const std::string name = "$_prepare_" + product.key() + "_" + x;
-  const bool is_pairs = product.kernel == ProductKernel::kPairs;
+  const bool is_pairs = product.kernel == ProductKernel::kPairs, sums = product.needs_sum();
+  const std::string name = std::string("$_prepare_") + (sums ? "and_sum_" : "") + product.key() + "_" + x;
   return program.add_function(
       name, fill(std::string(is_pairs ? kPreparePairs : kPrepareVectors),
                  {{"@F", name},
                   {"@X", c_type(product.x)},
+                  {"@RETURNS", sums ? " Returns their sum." : ""},
+                  {"@RESULT", sums ? "int32_t" : "void"},
+                  {"@START", sums ? "  int32_t sum = 0;\n" : ""},
+                  {"@ADD", !sums      ? ""
+                           : is_pairs ? "      sum += a + b;\n"
+                                      : "        sum += a;\n"},
+                  {"@END", sums ? "  return sum;\n" : ""},
                   {"@DISTANCE", is_pairs ? number(pairs(product)) : std::string()},
                   {"@ELEMENTS", is_pairs ? std::string() : number(lanes(product) * per_byte(product))},
                   {"@PER", number(per_byte(product))},

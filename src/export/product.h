@@ -20,17 +20,18 @@ enum class ProductKernel {
   kHalves,  // vectors of 8 codes of 16 bits: MVE
 };
 
-/// A matrix in C, and the functions that multiply it. A weight of fewer than 8 bits is stored as a field, which is not
-/// negative: its users subtract what that adds, a multiple of the sum of x.
+/// A matrix in C, and the functions that multiply it. What is stored is a weight plus `offset`, so that fields of fewer
+/// than 8 bits are not negative, and unsigned weights fit signed types; users subtract offset * sum of x.
 struct Product {
   ProductKernel kernel = ProductKernel::kPlain;
   int32_t field_bits = 8;  // 1, 2, 4, 8 or 16; a row begins at a multiple of 4 bytes
   Dtype x = Dtype::kS8;    // of 8 or 16 bits
   bool is_wide = false;    // sums of 64 bits
   int64_t columns = 1;
+  int64_t offset = 0;
 
-  /// The sum of x is needed.
   [[nodiscard]] bool has_fields() const { return field_bits < 8; }
+  [[nodiscard]] bool needs_sum() const { return offset != 0; }
   /// What is made of x before the products is kept in RAM.
   [[nodiscard]] bool is_prepared() const { return kernel != ProductKernel::kPlain; }
   [[nodiscard]] std::string sum() const { return sum_type(is_wide); }
@@ -51,7 +52,7 @@ struct Product {
 
 /// The product of a matrix with columns of weights of so many bits and x of a type. `sum_bound`: what a sum can reach,
 /// of weights as they are; it decides on 32 bits together with the fields.
-Product choose_product(CTarget target, int32_t weight_bits, Dtype x, Int128 largest_x, int64_t columns,
+Product choose_product(CTarget target, int32_t weight_bits, bool is_signed, Dtype x, Int128 largest_x, int64_t columns,
                        Int128 sum_bound);
 
 /// Adds rows of weights; field(row, column) is what is stored. Returns the name of the array.
@@ -61,8 +62,8 @@ std::string add_weights(CProgram& program, const std::string& name, const Produc
 /// The function `void f(const W *w, uint32_t row, const X *x, uint32_t count, S *sums)`: the sums of three rows, which
 /// are `row` elements apart.
 std::string multiply(CProgram& program, const Product& product);
-/// The function `S f(const X *x, uint32_t n)`, the sum of x; of a product that is prepared, with fields or not,
-/// `S f(const X *x, uint32_t n, P *prepared)`.
+/// The function `S f(const X *x, uint32_t n)`, the sum of x; of a product that is prepared
+/// `S f(const X *x, uint32_t n, P *prepared)`, or void where the sum is not needed.
 std::string prepare(CProgram& program, const Product& product);
 
 }  // namespace isobit

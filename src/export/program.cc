@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "core/toolchain/c_source.h"
+#include "isobit/arrays.h"
 #include "isobit/text.h"
 
 namespace isobit {
@@ -23,6 +24,9 @@ std::string in_lines(const std::vector<std::string>& numbers) {
   }
   return text + "  " + line + "\n";
 }
+
+/// A line of a comment, whatever names of files it holds.
+std::string in_comment(const std::string& text) { return fill(escaped(text), {{"*/", "* /"}, {"/*", "/ *"}}); }
 
 constexpr std::string_view kShiftNegative = R"(  if (n <= 0) {
     return x * ((@T)1 << -n);
@@ -84,6 +88,12 @@ typedef char $_shift_is_floor[((int32_t)-3 >> 1) == -2 ? 1 : -1];
 typedef char $_conversion_wraps[(int32_t)0xFFFFFFFEu == -2 ? 1 : -1];
 )";
 
+constexpr std::string_view kCMake =
+    R"(# @name.cmake: include(path/to/@name.cmake), then target_link_libraries(your_program PRIVATE @name). Needs C.
+add_library(@name STATIC ${CMAKE_CURRENT_LIST_DIR}/@name.c ${CMAKE_CURRENT_LIST_DIR}/@name_data.c)
+target_include_directories(@name PUBLIC ${CMAKE_CURRENT_LIST_DIR})
+)";
+
 }  // namespace
 
 std::string fill(std::string text, Words words) {
@@ -114,13 +124,16 @@ std::string CProgram::add_function(const std::string& name, const std::string& t
   return named(name);
 }
 
-std::string CProgram::round_shift(bool is_wide, int shift) {
+std::string CProgram::round_shift(bool is_wide) {
+  rounders_[is_wide ? 1 : 0].is_used = true;
+  return named(is_wide ? "$_round_shift_64" : "$_round_shift_32");
+}
+
+void CProgram::note_shift(bool is_wide, int shift) {
   Rounder& rounder = rounders_[is_wide ? 1 : 0];
-  rounder.is_used = true;
   rounder.is_negative |= shift < 0;
   rounder.is_zero |= shift == 0;
   rounder.is_long |= shift >= (is_wide ? 64 : 32);
-  return named(is_wide ? "$_round_shift_64" : "$_round_shift_32");
 }
 
 std::string CProgram::clamp(bool is_wide) {
@@ -197,7 +210,8 @@ std::string CProgram::add_object(const std::string& type, const std::string& nam
                                  const std::vector<std::string>& members, int64_t bytes) {
   std::string lines;
   for (const std::string& member : members) lines += "  " + named(member) + "\n";
-  const std::string in_c = named("$_" + name), of_type = named("const " + type);
+  std::string in_c = named("$_" + name);
+  const std::string of_type = named("const " + type);
   const auto [at, is_new] = shared_.emplace(of_type + lines, in_c);
   if (!is_new) return at->second;
   data_ += "static " + of_type + " " + in_c + " = {\n" + lines + "};\n";
@@ -212,13 +226,14 @@ void CProgram::add_internal(const std::string& key, const std::string& text) {
 std::vector<ExportedFile> CProgram::files(const std::vector<std::string>& head, const std::string& public_header,
                                           const std::string& code) const {
   // The header says all; the other files the first line and the last two.
-  const auto top = [&](const std::string& file, const std::string& what, bool is_whole) {
-    std::string text = "/* " + file + ": " + what + "\n";
+  const auto top = [&](const std::string& ending, const std::string& what, bool is_whole) {
+    std::string text = "/* " + name_ + ending + ": " + what + "\n";
     for (size_t i = 0; i < head.size(); ++i)
-      if (is_whole || i == 0 || i + 2 >= head.size()) text += (head[i].empty() ? "" : "   " + head[i]) + "\n";
-    return named(text) + "*/\n";
+      if (is_whole || i == 0 || i + 2 >= head.size())
+        text += (head[i].empty() ? "" : "   " + in_comment(head[i])) + "\n";
+    return text + "*/\n";
   };
-  std::string header = top("$.h", "what a program calls.", true);
+  std::string header = top(".h", "what a program calls.", true);
   header += named(
       "#ifndef @NAME_H_\n#define @NAME_H_\n\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {\n"
       "#endif\n");
@@ -226,18 +241,15 @@ std::vector<ExportedFile> CProgram::files(const std::vector<std::string>& head, 
   if (!internal_.empty())
     header += named("\n#ifdef @NAME_INTERNAL /* what $.c and $_data.c share */\n") + internal_ + "#endif\n";
   header += named("\n#ifdef __cplusplus\n}\n#endif\n\n#endif /* @NAME_H_ */\n");
-  std::string source = top("$.c", "the code.", false) + named(std::string(kCodeHead));
+  std::string source = top(".c", "the code.", false) + named(std::string(kCodeHead));
   for (const bool is_wide : {false, true})
     if (clamps_[is_wide ? 1 : 0])
       source += named(fill(std::string(kClamp), {{"@BITS", is_wide ? "64" : "32"}, {"@T", sum_type(is_wide)}}));
   for (const bool is_wide : {false, true}) source += named(round_shift_text(is_wide));
   source += code_ + named(code);
-  const std::string data = top("$_data.c", "constants, for flash memory.", false) +
+  const std::string data = top("_data.c", "constants, for flash memory.", false) +
                            named("#define @NAME_INTERNAL\n#include \"$.h\"\n") + data_;
-  const std::string cmake = named(
-      "# $.cmake: include(path/to/$.cmake), then target_link_libraries(your_program PRIVATE $)\n"
-      "add_library($ STATIC ${CMAKE_CURRENT_LIST_DIR}/$.c ${CMAKE_CURRENT_LIST_DIR}/$_data.c)\n"
-      "target_include_directories($ PUBLIC ${CMAKE_CURRENT_LIST_DIR})\n");
+  const std::string cmake = fill(std::string(kCMake), {{"@name", name_}});
   return {{name_ + ".h", std::move(header)},
           {name_ + ".c", std::move(source)},
           {name_ + "_data.c", data},

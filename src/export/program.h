@@ -51,9 +51,10 @@ class CProgram {
 
   /// A function that others call: once, in the order in which they are added. Returns `name`.
   std::string add_function(const std::string& name, const std::string& text);
-  /// The function that is round_shift() of 32 or 64 bits. `shift` is one that it will meet: a branch that no shift
-  /// takes is left out.
-  std::string round_shift(bool is_wide, int shift);
+  /// The function that is round_shift() of 32 or 64 bits.
+  std::string round_shift(bool is_wide);
+  /// A shift that it will meet: a branch that no shift takes is left out.
+  void note_shift(bool is_wide, int shift);
   /// The function that clamps 32 or 64 bits.
   std::string clamp(bool is_wide);
 

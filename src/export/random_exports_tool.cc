@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "conv/random_layer.h"
 #include "core/random.h"
@@ -91,6 +93,21 @@ void add_static(Batches& batches, const CExport& code, const char* outputs, cons
               n + "_selftest(&" + ram + ".scratch, " + ram + ".y)", text);
 }
 
+/// The model with other weights, which the random ones never have.
+Result<GruModel> with_unsigned_weights(Random& random, const GruModel& model) {
+  GruModelParameters p = model.parameters();
+  for (GruLayerParameters& layer : p.layers) {
+    for (const auto& [tensor, rows, codes] :
+         {std::tuple(kW, &layer.W_grid, &layer.W), std::tuple(kR, &layer.R_grid, &layer.R)}) {
+      layer.grids[tensor].is_signed = false;
+      for (Grid& grid : *rows) grid.is_signed = false;
+      *codes = random_codes(random, codes->rows(), codes->columns(), layer.grids[tensor]);
+    }
+    ISOBIT_RETURN_IF_ERROR(derive_rescales(layer, "layer"));
+  }
+  return GruModel::create(std::move(p));
+}
+
 /// The tables of a GRU that is not exported whole.
 Status add_tables(Batches& batches, const GruModel& model, const CExportOptions& options, const std::string& text) {
   for (const ActivationTable& table : model.parameters().layers[0].tables) {
@@ -125,7 +142,8 @@ Status add_random(Batches& batches, Random& random, uint64_t seed, int64_t index
     add_static(batches, code, "_OUTPUTS", number + ": " + replace_all(code.model, "\"", "'"));
   } else {
     const RandomShape shape = random_shape(random);
-    const Result<GruModel> model = random_model(random, shape);
+    Result<GruModel> model = random_model(random, shape);
+    if (model.ok() && random.one_in(6)) model = with_unsigned_weights(random, *model);
     if (!model.ok()) return is_refused(model.status()) ? Status() : model.status();
     CExportOptions of_gru = options;
     of_gru.float_entry = shape.directions == 1 && index % 4 == 0;

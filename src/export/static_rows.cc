@@ -63,29 +63,27 @@ StaticRows add_static_rows(CProgram& program, const StaticLinearParameters& laye
   StaticRows rows;
   rows.function = "$_rows";
   Product& product = rows.product;
-  product = choose_product(program.target(), layer.weight_bits, layer.x_dtype(), largest_code(layer.input),
+  product = choose_product(program.target(), layer.weight_bits, true, layer.x_dtype(), largest_code(layer.input),
                            layer.columns, largest);
-  // Fields hold v + 2^(bits - 1); of 1 bit, v = 2 * field - 1.
-  const bool is_sign = layer.weight_bits == 1;
-  const int64_t half = product.has_fields() ? int64_t{1} << (layer.weight_bits - 1) : 0;
+  const bool is_sign = layer.weight_bits == 1;  // v = 2 * stored - 1
   program.add_data_comment("weights: " + std::to_string(layer.rows) + " x " + std::to_string(layer.columns) + ", " +
                            count_text(layer.weight_bits, "bit"));
   // The code names its arrays, which are in the other file.
   const std::string W = add_weights(program, "W", product, layer.rows, [&](int64_t n, int64_t k) {
-    return is_sign ? (weight(n, k) + 1) / 2 : weight(n, k) + half;
+    return is_sign ? (weight(n, k) + 1) / 2 : weight(n, k) + product.offset;
   });
   program.make_external(W);
   program.make_external(
       program.add_array(product.is_wide ? Dtype::kS64 : Dtype::kS32, "start", start, DataPart::kOther));
-  std::string y = "acc";
+  std::string y = "($_output)acc";
   if (layer.output) {
     program.make_external(program.add_array(Dtype::kS32, "multiplier", multipliers, DataPart::kOther));
     program.make_external(program.add_array(Dtype::kS8, "shift", shifts, DataPart::kOther));
-    std::string round;
-    for (const RescaleParameters& ratio : layer.rescales) round = program.round_shift(true, ratio.shift);
+    const std::string round = program.round_shift(true);
+    for (const RescaleParameters& ratio : layer.rescales) program.note_shift(true, ratio.shift);
     y = round + "((int64_t)acc * $_multiplier[row + i], $_shift[row + i])";
     if (residual) {
-      round = program.round_shift(true, residual->rescale.shift);
+      program.note_shift(true, residual->rescale.shift);
       y += " +\n        " + round + "((int64_t)(residual[row + i] - " + c_number(residual->grid.zero_point) + ") * " +
            c_number(residual->rescale.multiplier) + ", " + c_number(residual->rescale.shift) + ")";
     }
@@ -94,15 +92,14 @@ StaticRows add_static_rows(CProgram& program, const StaticLinearParameters& laye
         ") + " + c_number(z) + ")";
   }
   std::string prepare_text, sum = is_sign ? "(2 * sums[i])" : "sums[i]";
-  if (product.is_prepared() || product.has_fields()) {
+  if (product.is_prepared() || product.needs_sum()) {
     const std::string call = prepare(program, product) + "(x, " + std::to_string(layer.columns) + "u" +
-                             (product.is_prepared() ? ", prepared" : "") + ")";
-    prepare_text = product.has_fields() ? "  const " + product.sum() +
-                                              " less = " + (half == 1 ? call : c_number(half) + " * " + call) + ";\n"
-                                        : "  (void)" + call + ";\n";
-    if (product.has_fields()) sum += " - less";
+                             (product.is_prepared() ? ", prepared" : "") + ");\n";
+    prepare_text = product.needs_sum()
+                       ? "  const " + product.sum() + " less = " + c_number(product.offset) + " * " + call
+                       : "  " + call;
+    if (product.needs_sum()) sum += " - less";
   }
-  // A statement before declarations, which C99 allows.
   program.add_function(
       rows.function,
       fill(std::string(kRows),

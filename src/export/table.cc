@@ -16,14 +16,14 @@ constexpr int64_t kVectors = 64;
 
 constexpr std::string_view kHeader = R"(@GRIDS
 /* @FUNCTION at a code of x, which is clamped to @NAME_INPUT_MIN..@NAME_INPUT_MAX. */
-$_output $(int32_t x);
+$_output $_look_up(int32_t x);
 
 /* Looks up codes whose results isobit has stored: -1, or the index of the first that is another one. */
 int32_t $_selftest(void);
 )";
 
 constexpr std::string_view kCode = R"(
-$_output $(int32_t x)
+$_output $_look_up(int32_t x)
 {
   return ($_output)@LOOK_UP(@TABLE, @CLAMP(x, @NAME_INPUT_MIN, @NAME_INPUT_MAX) - (@NAME_INPUT_MIN));
 }
@@ -32,7 +32,7 @@ int32_t $_selftest(void)
 {
   int32_t i;
   for (i = 0; i < @COUNT; ++i) {
-    if ($($_selftest_x[i]) != $_selftest_y[i]) {
+    if ($_look_up($_selftest_x[i]) != $_selftest_y[i]) {
       return i;
     }
   }
@@ -63,8 +63,9 @@ Result<CExport> export_c(const ActivationTable& table, const CExportOptions& opt
   std::string pointer = add_table(program, "values", table);
   const std::string object = pointer.front() == '&' ? pointer.substr(1) : pointer;
   program.make_external(object);
-  std::vector<int64_t> y;
   const std::vector<int64_t> x = vectors_of(table.input);
+  std::vector<int64_t> y;
+  y.reserve(x.size());
   for (const int64_t code : x) y.push_back(table(code));
   program.add_data_comment("What $_selftest compares");
   program.make_external(program.add_array(Dtype::kS32, "selftest_x", x, DataPart::kSelftest));

@@ -158,7 +158,7 @@ int64_t table_bytes(const ActivationTable& table) {
 
 std::string add_table(CProgram& program, const std::string& name, const ActivationTable& table) {
   const TableForm form = form_of(table);
-  const std::string values = program.add_array(form.values, name, values_of(table), DataPart::kTables, true);
+  std::string values = program.add_array(form.values, name, values_of(table), DataPart::kTables, true);
   if (table.kind == TableKind::kDirect) return values;
   declare(program, form);
   const std::string low_high = c_number(table.low) + ", " + c_number(table.high);
@@ -189,7 +189,8 @@ std::string look_up_function(CProgram& program, const ActivationTable& table) {
     return program.add_function(name, fill(std::string(kDirect), {{"@F", name}, {"@POINTER", form.pointer()}}));
   const bool is_segments = table.kind == TableKind::kSegments;
   const int shift = is_segments ? table.shift : table.fraction_bits + table.guard_bits;
-  const std::string round = program.round_shift(form.is_wide, shift), clamp = program.clamp(form.is_wide);
+  const std::string round = program.round_shift(form.is_wide), clamp = program.clamp(form.is_wide);
+  program.note_shift(form.is_wide, shift);
   const std::string clamp_32 = is_segments ? std::string() : program.clamp(false);
   return program.add_function(
       name, fill(std::string(is_segments ? kSegments : kInterpolated), {{"@F", name},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "isobit/export.h"
+#include "isobit/files.h"
 #include "isobit/fp16_export.h"
 #include "isobit/gru_files.h"
 #include "isobit/sequences.h"
@@ -28,6 +29,7 @@ Result<CheckData> load_codes(const std::string& path, const Grid& grid, Outcome&
   std::string label;
   ISOBIT_ASSIGN_OR_RETURN(const Array array, load_only_array(path, label, out.warnings));
   const std::vector<float> x = array.to_float();
+  if (x.empty()) return bad_option("--check " + path + ": shape is " + list_text(array.shape) + ", which has no data");
   CheckData data{array.shape, std::vector<std::byte>(x.size() * size_in_bytes(grid.dtype()))};
   ISOBIT_RETURN_IF_ERROR(quantize(grid, x, data.codes.data(), label));
   return data;
@@ -84,6 +86,11 @@ Result<Outcome> export_model(const ExportOptions& options, const CExportOptions&
                 (checked.first_difference.empty() ? " equal those of isobit run\n" : "\n");
     if (!checked.first_difference.empty()) out.failure = "--check " + options.check + ": " + checked.first_difference;
   }
+  FileClaims claims;
+  ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
+  if (!options.check.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.check, "--check"));
+  for (const ExportedFile& file : code.files)
+    ISOBIT_RETURN_IF_ERROR(claims.writes(options.output + "/" + file.name, "-o"));
   if (out.failure.empty()) ISOBIT_RETURN_IF_ERROR(write_c_export(code, options.output, options.force));
   std::optional<CMeasurement> measured;
   std::string why_not = "the generic target is no core; give --target or --core";
@@ -122,6 +129,11 @@ Result<Outcome> export_c(const ExportOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(core, parse_target("--core", options.core));
   }
   ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(options.model));
+  const bool is_one = file.kind() == FileKind::kFp16Table;  // a file has one table
+  if (is_one && !options.layer.empty()) return bad_option("--layer " + options.layer + ": an FP16 table has no layers");
+  if (!options.gate.empty() &&
+      (is_one || file.kind() == FileKind::kStaticLinear || file.kind() == FileKind::kStaticConv))
+    return bad_option("--gate " + options.gate + ": " + options.model + " is no GRU");
   switch (file.kind()) {
     case FileKind::kStaticLinear: {
       ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer, StaticLinearLayer::load(file, options.layer));

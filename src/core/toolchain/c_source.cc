@@ -50,9 +50,9 @@ Status check_c_name(std::string_view name) {
   if (name.size() > 40)
     return {StatusCode::kInvalidArgument,
             quoted + "has " + std::to_string(name.size()) + " characters, must have at most 40"};
-  if (name.front() == '_' || name.find("__") != std::string_view::npos)
+  if (name.front() == '_' || name.back() == '_' || name.find("__") != std::string_view::npos)
     return {StatusCode::kInvalidArgument,
-            quoted + "begins with _ or has two of them, which C and C++ keep to themselves"};
+            quoted + "begins or ends with _ or has two of them; names with two are those of C and C++"};
   if (is_taken(name))
     return {StatusCode::kInvalidArgument,
             quoted + "is a word or a function of C or C++; take isobit_" + std::string(name) + ", for example"};

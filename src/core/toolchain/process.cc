@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <system_error>
 
@@ -44,6 +45,7 @@ Result<ProcessResult> run_process(const std::vector<std::string>& words, std::st
   posix_spawn_file_actions_adddup2(&actions, ::fileno(error.get()), STDERR_FILENO);
   std::vector<std::string> copies = words;  // posix_spawnp takes no const
   std::vector<char*> arguments;
+  arguments.reserve(copies.size() + 1);
   for (std::string& word : copies) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   pid_t child = 0;
@@ -66,6 +68,13 @@ Result<WorkFolder> WorkFolder::create(std::string_view purpose) {
   if (error || ::mkdtemp(pattern.data()) == nullptr)
     return Status(StatusCode::kIo, pattern + ": no temporary folder can be made there; TMPDIR names another place");
   return WorkFolder(pattern);
+}
+
+Status WorkFolder::write(const std::string& name, std::string_view text) const {
+  std::ofstream out(file(name), std::ios::binary);
+  out << text;
+  out.close();
+  return out ? Status() : Status(StatusCode::kIo, file(name) + ": cannot be written");
 }
 
 WorkFolder::~WorkFolder() {

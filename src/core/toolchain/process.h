@@ -28,6 +28,7 @@ class WorkFolder {
   WorkFolder(WorkFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
   WorkFolder& operator=(WorkFolder&&) = delete;
   ~WorkFolder();
+  [[nodiscard]] Status write(const std::string& name, std::string_view text) const;
   [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
