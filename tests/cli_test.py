@@ -328,7 +328,7 @@ class CliTest(ToolTest):
 
     def test_export_c(self):
         """Four files that compile and give the bytes of isobit run, or nothing."""
-        out = self.path("c")
+        out = self.path("exported")
         json = self.json("export", "c", self.fixed, "-o", out, "--name", "enc", "--check", self.batch)
         self.assertEqual(json["check"], {"codes": 11 * 4 * HIDDEN, "first_difference": ""})
         self.assertEqual(sorted(os.listdir(out)), ["enc.c", "enc.cmake", "enc.h", "enc_data.c"])
@@ -337,7 +337,7 @@ class CliTest(ToolTest):
         self.assertEqual(json["step"]["multiply_adds"], 3 * HIDDEN * (INPUTS + HIDDEN))
         self.assertIn("give --target or --core", json["why_not_measured"])
         before = {name: read(os.path.join(out, name)) for name in os.listdir(out)}
-        self.fails(["c: is not empty", "--force"], "export", "c", self.fixed, "-o", out)
+        self.fails(["exported: is not empty", "--force"], "export", "c", self.fixed, "-o", out)
         self.ok("export", "c", self.fixed, "-o", out, "--name", "enc", "--force")
         self.assertEqual(before, {name: read(os.path.join(out, name)) for name in os.listdir(out)})
         text = self.ok("export", "c", self.fixed_deep, "-o", self.path("deep"), "--check", self.single, "--target",
@@ -1001,6 +1001,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
             "conv": (["conv", kernels, images, "--weight-layout", "ohwi"], [kernels, images], ["-o"]),
             "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
                     [self.fixed, self.single, state, lengths, mask], ["-o", "--save-state"]),
+            "export c": (["export", "c", self.fixed, "--name", "t", "--check", self.single], [self.fixed, self.single],
+                         ["-o"]),
             "table fit": (["table", "fit", own, "--steps", "1,8x4,1"], [own], ["-o"]),
             "table show": (["table", "show", table, "--exact", own], [table, own], ["--svg"]),
             "table export": (["table", "export", table, "--name", "t"], [table], ["--c", "--hex"]),
@@ -1042,9 +1044,9 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                     found[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
             return found
 
-        def written(option, path):
-            """Lets a command write to this path: below --c names are given."""
-            if option != "--c":
+        def written(verb, option, path):
+            """Lets a command write to this path: below --c, and -o of export c, names are given."""
+            if option != "--c" and verb != "export c":
                 return [option, path]
             folder = os.path.join(names, "c")
             os.makedirs(folder, exist_ok=True)
@@ -1074,7 +1076,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                     self.fails([option + " must not be empty"], *command, *first, option, "")
                 for path in inputs:
                     for name in other_names(path):
-                        arguments = [*command, *written(option, name)]
+                        arguments = [*command, *written(verb, option, name)]
                         if option in ["--save-state", "--svg", "--html"] and "-o" in outputs:
                             arguments += ["-o", self.path("claims_y.npy" if verb == "run" else "claims_y.st")]
                         before = everything()
@@ -1091,8 +1093,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                     os.symlink(new, link)  # of a file that does not exist yet, or does
                     for name in [new, os.path.relpath(new, self.folder), os.path.join(names, "..", "claims_new.npz"),
                                  link]:
-                        refuse([first + " ", second + " ", "another output"], *command, *written(first, new),
-                               *written(second, name), *(rest if "-o" in outputs else []))
+                        refuse([first + " ", second + " ", "another output"], *command, *written(verb, first, new),
+                               *written(verb, second, name), *(rest if "-o" in outputs else []))
                         self.assertEqual(os.path.exists(new) and read(new), old or False)
                 if os.path.exists(new):
                     os.remove(new)
