@@ -43,7 +43,7 @@ struct Batches {
     const std::string number = std::to_string(batches++);
     write("batch_" + number + ".c", sources + "\n#include \"batches.h\"\n\nint32_t run_batch_" + number +
                                         "(void)\n{\n  int32_t index, failures = 0;\n  static union {\n" + states +
-                                        "  } ram;\n" + calls + "  return failures;\n}\n");
+                                        "  } ram;\n  (void)ram;\n" + calls + "  return failures;\n}\n");
     sources.clear();
     states.clear();
     calls.clear();

@@ -35,7 +35,8 @@ std::string content_of(std::FILE* file) {
 Result<ProcessResult> run_process(const std::vector<std::string>& words, std::string_view input) {
   const File in = temporary_file(), out = temporary_file(), error = temporary_file();
   if (in == nullptr || out == nullptr || error == nullptr ||
-      std::fwrite(input.data(), 1, input.size(), in.get()) != input.size() || std::fflush(in.get()) != 0)
+      (!input.empty() && std::fwrite(input.data(), 1, input.size(), in.get()) != input.size()) ||
+      std::fflush(in.get()) != 0)
     return Status(StatusCode::kIo, "a temporary file for " + words[0] + ": " + std::strerror(errno));
   std::rewind(in.get());
   posix_spawn_file_actions_t actions;
