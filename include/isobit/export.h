@@ -60,8 +60,6 @@ struct CExportSizes {
   int64_t state_bytes = 0;     // RAM that is kept between steps
   int64_t scratch_bytes = 0;   // RAM during a call
   int64_t multiply_adds = 0;   // a step of a GRU, a row of a linear layer, an output pixel of a convolution
-
-  [[nodiscard]] int64_t flash_bytes() const { return weights_bytes + tables_bytes + other_bytes; }
 };
 
 /// How many of a model's clamps and roundings the vectors of NAME_selftest meet at their limits.

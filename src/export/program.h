@@ -43,7 +43,6 @@ class CProgram {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] CTarget target() const { return target_; }
-  [[nodiscard]] Rounding rounding() const { return rounding_; }
   /// `text` with the name in place of $ and @NAME.
   [[nodiscard]] std::string named(std::string text) const;
 
