@@ -368,6 +368,9 @@ class CliTest(ToolTest):
         self.ok("table", "fit", "relu6", "-o", silu, "--quiet")
         self.assertIn("FP16 table of relu6", self.ok("export", "c", silu, "-o", self.path("fp16")))
         self.assertIn("isobit_relu6_test.c", os.listdir(self.path("fp16")))
+        self.fails(["--gate l0.u", "is no GRU"], "export", "c", silu, "-o", other, "--gate", "l0.u")
+        self.fails(["--check", "which has no data"], "export", "c", self.fixed, "-o", other, "--check",
+                   self.at("empty.npy", npy((0, INPUTS), [])))
         self.assertFalse(os.path.exists(other))
         # A compiler that computes another thing is found out.
         liar = self.at("liar.sh", b"#!/bin/sh\nfor last; do :; done\nfor word; do case $word in *_check) out=$word;; esac;"
