@@ -128,9 +128,10 @@ struct CMeasurement {
   int64_t stack_bytes = 0;   // of a step
   int64_t instructions = 0;  // of a step, the mean of NAME_selftest's; not cycles
 };
-/// Compiles the code with arm-none-eabi-gcc and runs it on a core that qemu-system-arm emulates. `core` need not be the
-/// export's target, whose fast products are then plain C. Errors: kInvalidArgument for a core that is none;
-/// kFailedPrecondition where compiler or emulator is not on PATH, or fails.
+/// Compiles the code with arm-none-eabi-gcc and runs it, its self-test first, on a core that qemu-system-arm emulates.
+/// `core` need not be the export's target, whose fast products are then plain C. Errors: kInvalidArgument for a core
+/// that is none; kUnsupported for a table; kFailedPrecondition where compiler or emulator is not on PATH; kIo where one
+/// of them fails, or the self-test does.
 Result<CMeasurement> measure_c_export(const CExport& code, CTarget core, const std::string& optimisation = "-Os");
 
 /// What there is to say of an export: a table of its memory, and JSON. `why_not`: why nothing was measured.

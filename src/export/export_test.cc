@@ -307,6 +307,9 @@ TEST(CExport, CountsInstructions) {
               std::string::npos);
     GTEST_SKIP() << "SKIP_NO_EMULATOR: " << measured.status().message();
   }
+  CExport wrong = code;
+  wrong.files[1].text = replace_all(wrong.files[1].text, "n + p->h_zero", "n + p->h_zero + 1");
+  refused(measure_c_export(wrong, CTarget::kCortexM4).status(), StatusCode::kIo, "the self-test failed");
   EXPECT_GT(measured->code_bytes, 100);
   EXPECT_LT(measured->code_bytes, 4096);
   EXPECT_GT(measured->instructions, code.sizes.multiply_adds);

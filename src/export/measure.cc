@@ -46,8 +46,8 @@ Result<Board> board_of(CTarget core) {
 Result<ProcessResult> succeed(const std::vector<std::string>& words) {
   ISOBIT_ASSIGN_OR_RETURN(ProcessResult run, run_process(words));
   if (run.exit_status == 0) return run;
-  return Status(StatusCode::kFailedPrecondition, words[0] + " failed (exit status " + std::to_string(run.exit_status) +
-                                                     "): " + (run.error + run.output).substr(0, 500));
+  return Status(StatusCode::kIo, words[0] + " failed (exit status " + std::to_string(run.exit_status) +
+                                     "): " + (run.error + run.output).substr(0, 500));
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -88,9 +88,11 @@ Result<CMeasurement> measure_c_export(const CExport& code, CTarget core, const s
   for (const auto& list : {board.compiler, board.timer}) words.insert(words.end(), list.begin(), list.end());
   words.insert(words.end(), {"-I", folder.path(), "-nostdlib", "-nostartfiles", "-Wl,--gc-sections"});
   for (const std::string& memory : board.memories) words.push_back("-Wl,--defsym=" + memory);
-  words.insert(words.end(), {"-D" + upper_case(code.name) + "_PORTABLE", "-T", folder.file("machine.ld"), "-o", program,
-                             folder.file("machine.c"), folder.file("measure.c"), folder.file(code.name + ".c"),
-                             folder.file(code.name + "_data.c"), "-lgcc"});
+  // Only on its own core does the code of a target use, and have to have, its instructions.
+  if (core != code.target) words.push_back("-D" + upper_case(code.name) + "_PORTABLE");
+  words.insert(words.end(),
+               {"-T", folder.file("machine.ld"), "-o", program, folder.file("machine.c"), folder.file("measure.c"),
+                folder.file(code.name + ".c"), folder.file(code.name + "_data.c"), "-lgcc"});
   ISOBIT_RETURN_IF_ERROR(succeed(words).status());
 
   // Functions of the code begin with its name; what is neither of those nor of the machine comes from the compiler.
@@ -117,8 +119,8 @@ Result<CMeasurement> measure_c_export(const CExport& code, CTarget core, const s
   out.instructions = number_after(run.error, "instructions");
   out.stack_bytes = number_after(run.error, "stack");
   if (out.instructions < 0 || out.stack_bytes < 0)
-    return Status(StatusCode::kFailedPrecondition, std::string(kEmulator) + " said '" + run.error.substr(0, 200) +
-                                                       "', must say the number of instructions");
+    return Status(StatusCode::kIo, std::string(kEmulator) + " said '" + run.error.substr(0, 200) +
+                                       "', must say the number of instructions");
   return out;
 }
 

@@ -91,7 +91,6 @@ Result<Outcome> export_model(const ExportOptions& options, const CExportOptions&
   if (!options.check.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.check, "--check"));
   for (const ExportedFile& file : code.files)
     ISOBIT_RETURN_IF_ERROR(claims.writes(options.output + "/" + file.name, "-o"));
-  if (out.failure.empty()) ISOBIT_RETURN_IF_ERROR(write_c_export(code, options.output, options.force));
   std::optional<CMeasurement> measured;
   std::string why_not = "the generic target is no core; give --target or --core";
   if (core != CTarget::kGeneric) {
@@ -100,8 +99,11 @@ Result<Outcome> export_model(const ExportOptions& options, const CExportOptions&
       measured = *measurement;
     } else {
       why_not = measurement.status().message();
+      // What compiles and runs there must do so, and be right.
+      if (measurement.status().code() == StatusCode::kIo) out.failure = std::string(to_string(core)) + ": " + why_not;
     }
   }
+  if (out.failure.empty()) ISOBIT_RETURN_IF_ERROR(write_c_export(code, options.output, options.force));
   const std::string checked = std::exchange(out.text, {});
   out.add(describe_c_export(code, measured, why_not));
   out.text += checked;
